@@ -59,7 +59,8 @@ impl<'a> Training<'a> {
         newest(&self.volume).unwrap_or(0)
     }
 
-    /// Waits for the end, and checks that nothing before `items` was trained twice: every checkpoint on the way is newer.
+    /// Waits for the end, and checks that nothing before `items` was trained twice: every checkpoint on the way is
+    /// newer.
     pub async fn completes_from(&self, items: u64, deadline: Duration) -> TrainingJob {
         let ended = |job: &TrainingJob| matches!(stage(job), Stage::Complete | Stage::Failed);
         let before = all(&self.volume);

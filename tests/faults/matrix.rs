@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// How old the caches of an operator are that is a reconcile behind.
 const BEHIND: Duration = Duration::from_millis(700);
 
-/// The attempts that have a pod which runs or will run, also while it is being deleted. A pod's phase may lag behind the
-/// end of its container.
+/// The attempts that have a pod which runs or will run, also while it is being deleted. A pod's phase may lag behind
+/// the end of its container.
 async fn alive(scene: &Scene) -> BTreeSet<String> {
     let ended = |pod: &Pod| {
         let status = pod.status.as_ref();
@@ -73,8 +73,8 @@ async fn die(scene: &Scene, every: u64, lag: Duration) -> u32 {
     std::fs::write(&file, manifest.to_string()).unwrap();
     let mut there = timeless(&scene.status("toy").await);
     let mut here = timeless(&pawl_run(scene, &file, &[]));
-    // A gang that was stopped and went while no operator looked gives its name to the next one: there may be fewer names than
-    // gangs, and never more names than without deaths.
+    // A gang that was stopped and went while no operator looked gives its name to the next one: there may be fewer
+    // names than gangs, and never more names than without deaths.
     let [named, undisturbed] = [&there, &here].map(|status| status["status.attempts"].as_u64().unwrap());
     assert!(named <= undisturbed, "{named} attempts after {deaths} deaths, {undisturbed} without");
     for status in [&mut there, &mut here] {

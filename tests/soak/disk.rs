@@ -59,8 +59,8 @@ impl Disk {
         succeed(Command::new("fsfreeze").arg("--unfreeze").arg(&self.directory));
     }
 
-    /// Removes the checkpoints of a job that was deleted, which Pawl keeps. They are in a directory named after the job, below
-    /// one named after its namespace.
+    /// Removes the checkpoints of a job that was deleted, which Pawl keeps. They are in a directory named after the
+    /// job, below one named after its namespace.
     pub fn clear(&self, namespace: &str, job: &str) {
         let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
         for root in entries(&self.directory) {

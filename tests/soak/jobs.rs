@@ -175,8 +175,8 @@ const PLAIN: [&str; 9] = [
     "--resume=$(checkpoint.latest:-)",
 ];
 
-/// The jobs of the ten slots: five of the scripted trainer as a foreign image, three of the built-in trainer, a script that knows
-/// nothing of Pawl, and one with the package.
+/// The jobs of the ten slots: five of the scripted trainer as a foreign image, three of the built-in trainer, a script
+/// that knows nothing of Pawl, and one with the package.
 pub fn all() -> Vec<Blueprint> {
     let scripted = |name, claim, job| Blueprint::new(name, claim, 1, true, job);
     let real = |name, claim, job| Blueprint::new(name, claim, 2, false, job);
@@ -210,7 +210,8 @@ pub fn all() -> Vec<Blueprint> {
             STEADY,
             ups(|job| {
                 job["spec"]["settings"]["compile"] = "None".into();
-                // Four times as fast on a CPU, but a rank that is stopped while it is measured makes its launch ten times slower.
+                // Four times as fast on a CPU, but a rank that is stopped while it is measured makes its launch ten
+                // times slower.
                 job["spec"]["phases"] =
                     json!([{"name": "graph", "minSpeedup": "0.1", "settings": {"compile": "Graph"}}]);
                 job["spec"]["analysis"] = json!({"warmupSteps": 2, "windowSteps": 8});

@@ -1,8 +1,8 @@
 //! Many jobs and random faults at a time, on a real Kubernetes: `tests/run soak`.
 //!
-//! Ten slots run one job each, again and again, while faults from a seed hit pods, nodes, operators, the API server, the
-//! storage and the clocks. Every job must end as `pawl run` ends it without faults, and nothing of it may be left. The last
-//! line is 'N passed, N failed'; every event is a line of JSON in `target/soak`.
+//! Ten slots run one job each, again and again, while faults from a seed hit pods, nodes, operators, the API server,
+//! the storage and the clocks. Every job must end as `pawl run` ends it without faults, and nothing of it may be left.
+//! The last line is 'N passed, N failed'; every event is a line of JSON in `target/soak`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 

@@ -91,7 +91,8 @@ impl<'a> Replica<'a> {
         self.process.lock().unwrap().as_ref().map(|(operator, _)| operator.http)
     }
 
-    /// Takes a sample of its memory and its open files while it leads or does not: a leader needs more, and its allocator keeps it.
+    /// Takes a sample of its memory and its open files while it leads or does not: a leader needs more, and its
+    /// allocator keeps it.
     pub fn sample(&self, leads: bool) {
         let pid_and_age = |(operator, born): &(Operator, Instant)| (operator.process(), born.elapsed());
         let Some((pid, age)) = self.process.lock().unwrap().as_ref().map(pid_and_age) else { return };

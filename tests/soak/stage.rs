@@ -32,7 +32,8 @@ const QUIET: u32 = 7;
 const DOOMED: [u32; 2] = [8, 9];
 /// Twins that run at a time, beside the jobs.
 const TWINS: usize = 2;
-/// Operators are not killed in the last third of the time: a process has to live for a while to show whether its memory grows.
+/// Operators are not killed in the last third of the time: a process has to live for a while to show whether its memory
+/// grows.
 const KILLS: f64 = 2.0 / 3.0;
 
 /// Everything of a run.

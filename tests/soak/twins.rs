@@ -35,8 +35,8 @@ impl Twin {
     }
 }
 
-/// What faults may change in a status: how often something was tried, what only the newest launch of a training measured, what
-/// repeated measurements promise, and what was known when somebody last asked a gang that runs no more.
+/// What faults may change in a status: how often something was tried, what only the newest launch of a training
+/// measured, what repeated measurements promise, and what was known when somebody last asked a gang that runs no more.
 const TRIES: [&str; 13] = [
     "status.attempts",
     "status.training.restarts",
@@ -69,8 +69,8 @@ fn is_determined(field: &str) -> bool {
         || training.contains(&field.to_owned())
 }
 
-/// The evidence of a comparison, and its digits: the launches of a pair are repeated when a fault divides them between two
-/// placements. Its verdict is the same.
+/// The evidence of a comparison, and its digits: the launches of a pair are repeated when a fault divides them between
+/// two placements. Its verdict is the same.
 fn is_evidence(field: &str) -> bool {
     let of_comparison = field.starts_with("status.phases[") || field.starts_with("status.bundle");
     field.contains(".launches[")
@@ -94,7 +94,8 @@ fn compared(status: &Value, blueprint: &Blueprint) -> BTreeMap<String, Value> {
     let tried = |field: &str| TRIES.contains(&field) || field.starts_with("status.retry") || of_windows(field);
     // An evaluation that no operator saw is lost with its gang.
     let seen = |field: &str| field.starts_with("status.training.firstValidation");
-    // Which attempt wrote the first checkpoint; how far a training was that was replaced, and whether an operator saw its speed.
+    // Which attempt wrote the first checkpoint; how far a training was that was replaced, and whether an operator saw
+    // its speed.
     let gangs = |field: &str| {
         field.starts_with("status.training.segments[") && field.ends_with("].attempt")
             || field.starts_with("status.training.replaced.")

@@ -1,8 +1,8 @@
 //! The operator of the previous version and this one in turn, on a real Kubernetes: `tests/run upgrade`.
 //!
-//! Each step replaces the operator. An older operator beside a newer CustomResourceDefinition decides as usual. A newer one
-//! beside an older definition can write no status with a new field, which the API server refuses, so it waits. In both cases
-//! gangs keep their pods, no attempt is repeated, and the end is the same.
+//! Each step replaces the operator. An older operator beside a newer CustomResourceDefinition decides as usual. A newer
+//! one beside an older definition can write no status with a new field, which the API server refuses, so it waits. In
+//! both cases gangs keep their pods, no attempt is repeated, and the end is the same.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -8,9 +8,9 @@ use crate::status::TrainingJobStatus;
 use pawl_contract::settings::{Numerics, Settings};
 use serde_json::{Map, Value, json};
 
-/// The CustomResourceDefinition as JSON: `apiextensions.k8s.io/v1`, with the schema, the validation rules and the printer
-/// columns. Items of lists have no defaults: `kubectl apply` and what compares manifests with objects, such as Argo CD, replace lists
-/// as a whole, and would find a difference for ever. Readers take the defaults from the types.
+/// The CustomResourceDefinition as JSON: `apiextensions.k8s.io/v1`, with the schema, the validation rules and the
+/// printer columns. Items of lists have no defaults: `kubectl apply` and what compares manifests with objects, such as
+/// Argo CD, replace lists as a whole, and would find a difference for ever. Readers take the defaults from the types.
 ///
 /// ```
 /// let definition = pawl_api::definition();
@@ -23,15 +23,16 @@ pub fn definition() -> Value {
     defined(schema)
 }
 
-/// [`definition`] with the description of every field, which is too large for `kubectl apply`, and all defaults: what the book shows.
+/// [`definition`] with the description of every field, which is too large for `kubectl apply`, and all defaults: what
+/// the book shows.
 pub fn documented_definition() -> Value {
     let mut schema = schema_of_types();
     document_rules(&mut schema["properties"]["spec"]["properties"]["settings"]["properties"]);
     defined(schema)
 }
 
-/// Adds to the descriptions of settings what only validation rules contain: ranges of decimal numbers, and whether a setting
-/// changes the numerics.
+/// Adds to the descriptions of settings what only validation rules contain: ranges of decimal numbers, and whether a
+/// setting changes the numerics.
 fn document_rules(settings: &mut Value) {
     for row in Settings::table() {
         let mut text =
@@ -109,8 +110,9 @@ fn columns() -> Value {
     ])
 }
 
-/// Removes repeated documentation: the fields of pods are documented by Kubernetes, those of settings where
-/// they occur first, those of launches by the contract. `kubectl apply` carries the whole definition in an annotation of at most 256 KiB.
+/// Removes repeated documentation: the fields of pods are documented by Kubernetes, those of settings where they occur
+/// first, those of launches by the contract. `kubectl apply` carries the whole definition in an annotation of at most
+/// 256 KiB.
 fn shorten(schema: &mut Value) {
     let pod = &mut schema["properties"]["spec"]["properties"]["trainer"]["properties"]["podTemplate"]["properties"];
     pod.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(keep_first_description);

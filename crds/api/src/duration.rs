@@ -1,7 +1,8 @@
 //! Durations as strings, such as `10m` or `1h30m`.
 //!
 //! Parsed here because `kube::core::Duration` panics on overflow and would bring kube into the decision core, and jiff
-//! refuses some of what Kubernetes and [`Span::PATTERN`] accept (`30m1h`, `1.5h30m`) and accepts what they refuse (`2 hours`, `01:30:00`).
+//! refuses some of what Kubernetes and [`Span::PATTERN`] accept (`30m1h`, `1.5h30m`) and accepts what they refuse (`2
+//! hours`, `01:30:00`).
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 /// A non-negative duration in the form that Kubernetes uses: `300ms`, `30s`, `10m`, `1h30m`.
 ///
-/// Decimal numbers, each with a unit: `h`, `m`, `s` or `ms`. Two values are equal when their texts are: `60s` is not `1m`.
+/// Decimal numbers, each with a unit: `h`, `m`, `s` or `ms`. Two values are equal when their texts are: `60s` is not
+/// `1m`.
 ///
 /// ```
 /// use pawl_api::duration::Span;

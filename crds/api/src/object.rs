@@ -7,8 +7,8 @@ use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Annotation with the attempts, as [`restart_of`] names them, separated by commas, that are to be replaced by new ones:
-/// `kubectl pawl restart`.
+/// Annotation with the attempts, as [`restart_of`] names them, separated by commas, that are to be replaced by new
+/// ones: `kubectl pawl restart`.
 pub const RESTART: &str = "pawl.dev/restart";
 
 /// An attempt in the annotation [`RESTART`]: its name, and when it was started.
@@ -18,7 +18,8 @@ pub fn restart_of(attempt: &AttemptStatus) -> String {
 
 /// A training job: what to train, a baseline, an ordered list of optimization phases, and gates.
 ///
-/// It implements [`Resource`] and [`Metadata`], so that `kube`'s client accepts it; this crate does not depend on a client.
+/// It implements [`Resource`] and [`Metadata`], so that `kube`'s client accepts it; this crate does not depend on a
+/// client.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TrainingJob {
     /// Name, namespace, labels, and the fields that the API server sets.

@@ -46,7 +46,8 @@ pub struct Policy {
     pub allowed_runtime_classes: Vec<String>,
     /// Paths on the node that `hostPath` volumes may mount, with everything below them; `/` allows every path.
     pub allowed_host_paths: Vec<String>,
-    /// Types of volumes besides `persistentVolumeClaim`, `configMap`, `emptyDir`, `ephemeral` and `csi`: [`VOLUME_TYPES`](crate::spec::VOLUME_TYPES).
+    /// Types of volumes besides `persistentVolumeClaim`, `configMap`, `emptyDir`, `ephemeral` and `csi`:
+    /// [`VOLUME_TYPES`](crate::spec::VOLUME_TYPES).
     pub allowed_volume_types: Vec<String>,
     /// User and group ids that `securityContext` may set.
     pub allowed_ids: Vec<IdRange>,

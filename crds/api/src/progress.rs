@@ -4,8 +4,8 @@ use crate::status::{CheckpointStatus, TrainingJobStatus, TrainingStatus};
 use pawl_contract::measured::Measured;
 
 impl TrainingJobStatus {
-    /// This status without the fields that change with every step of the training. If two statuses differ in the remaining
-    /// fields, the newer one should be written at once.
+    /// This status without the fields that change with every step of the training. If two statuses differ in the
+    /// remaining fields, the newer one should be written at once.
     #[must_use]
     pub fn without_progress(mut self) -> Self {
         self.cost = None;

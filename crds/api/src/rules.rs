@@ -1,8 +1,9 @@
 //! Validation rules of the CRD: CEL expressions that the API server evaluates, without a webhook.
 //!
-//! Each rule is the CEL form of a check in [`crate::validate()`], which also has checks that CEL cannot express. Tests run
-//! every rule in a CEL interpreter and compare both on the same manifests. Rules see objects after defaulting, which fills no items of
-//! lists, and only objects that conform to the schema. Functions used: CEL's standard ones, and `indexOf` of Kubernetes' list library.
+//! Each rule is the CEL form of a check in [`crate::validate()`], which also has checks that CEL cannot express. Tests
+//! run every rule in a CEL interpreter and compare both on the same manifests. Rules see objects after defaulting,
+//! which fills no items of lists, and only objects that conform to the schema. Functions used: CEL's standard ones, and
+//! `indexOf` of Kubernetes' list library.
 
 use crate::bounds::{self, SETTINGS};
 use pawl_contract::settings::{Numerics, Settings};
@@ -14,7 +15,8 @@ pub(crate) fn changing_numerics() -> impl Iterator<Item = &'static str> {
     changing.map(|row| row.name.as_str())
 }
 
-/// What of the settings determines the model beyond rounding errors, for `world` ranks: equal values train equal models.
+/// What of the settings determines the model beyond rounding errors, for `world` ranks: equal values train equal
+/// models.
 ///
 /// ```
 /// let numerics = |json| pawl_api::numerics(&serde_json::from_value(json).unwrap(), 1);
@@ -34,7 +36,8 @@ pub fn numerics(settings: &Settings, world: u32) -> Value {
 /// Most phases of a job.
 pub(crate) const MAX_PHASES: usize = 50;
 
-/// Longest name of a job: the pods of its attempts are named `<job>-<attempt>-<pod>`, and a host name has 63 characters.
+/// Longest name of a job: the pods of its attempts are named `<job>-<attempt>-<pod>`, and a host name has 63
+/// characters.
 pub(crate) const MAX_JOB_NAME: usize = 52;
 
 /// One rule at one place of the schema.
@@ -51,8 +54,8 @@ struct Rule {
 enum Message {
     /// A CEL expression of the text, which includes the value.
     Expression(String),
-    /// A constant text, for values whose length the API server cannot bound (numbers as strings, results of a search): it
-    /// rejects an expression whose estimated cost exceeds its budget.
+    /// A constant text, for values whose length the API server cannot bound (numbers as strings, results of a search):
+    /// it rejects an expression whose estimated cost exceeds its budget.
     Text(&'static str),
 }
 

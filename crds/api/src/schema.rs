@@ -45,7 +45,8 @@ fn rewrite(schema: &mut Map<String, Value>) {
     if schema.get("type").and_then(Value::as_str) == Some("array") {
         schema.entry("x-kubernetes-list-type").or_insert_with(|| json!("atomic"));
     }
-    // The API server prunes or rejects unknown fields by default, and `false` is not allowed together with `properties`.
+    // The API server prunes or rejects unknown fields by default, and `false` is not allowed together with
+    // `properties`.
     match schema.get_mut("additionalProperties") {
         Some(Value::Bool(_)) => drop(schema.remove("additionalProperties")),
         Some(Value::Object(values)) => {

@@ -1,7 +1,7 @@
 //! The status of a job: measurements, verdicts and their evidence.
 //!
-//! It is the only persistent state of the decision core, and is bounded: under 64 KiB of JSON for 50 phases. Numbers that
-//! are not integers are decimal strings of six significant digits; times are RFC 3339.
+//! It is the only persistent state of the decision core, and is bounded: under 64 KiB of JSON for 50 phases. Numbers
+//! that are not integers are decimal strings of six significant digits; times are RFC 3339.
 
 mod attempt;
 mod phase;
@@ -82,7 +82,8 @@ pub struct TrainingJobStatus {
     /// Speedup over the baseline so far: the product of the accepted phases' speedups, then the speedup of the bundle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speedup: Option<Decimal>,
-    /// Progress, for the printer column: `phase 3/8`, then `41%` of the training; `queued` while the job waits in its Kueue queue.
+    /// Progress, for the printer column: `phase 3/8`, then `41%` of the training; `queued` while the job waits in its
+    /// Kueue queue.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub progress: String,
     /// Settings that the preflight found invalid; the job fails with all of them.
@@ -199,7 +200,8 @@ pub enum Stage {
 pub struct CostStatus {
     /// Device time so far in milliseconds.
     pub device_milliseconds: u64,
-    /// Device time in milliseconds by purpose: `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut`, `Search`, `Train`.
+    /// Device time in milliseconds by purpose: `Preflight`, `Speed`, `Quality`, `Bundle`, `LeaveOneOut`, `Search`,
+    /// `Train`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, u64>")]
     pub purposes: BTreeMap<Purpose, u64>,
@@ -209,11 +211,12 @@ pub struct CostStatus {
     /// Cost so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<Decimal>,
-    /// Savings so far: the estimated cost of training the same items with the baseline, minus the cost of this training and
-    /// of preflight, measurement and quality launches. Negative until the savings exceed the cost of measurement.
+    /// Savings so far: the estimated cost of training the same items with the baseline, minus the cost of this training
+    /// and of preflight, measurement and quality launches. Negative until the savings exceed the cost of measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<Decimal>,
-    /// Savings in percent of the estimated cost of training the same items with the baseline; reported without a price too.
+    /// Savings in percent of the estimated cost of training the same items with the baseline; reported without a price
+    /// too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved_percent: Option<Decimal>,
     /// Currency.

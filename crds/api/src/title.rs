@@ -31,7 +31,8 @@ pub struct Title<'a> {
 }
 
 impl<'a> Title<'a> {
-    /// The title of `launch`, which is part of `evidence` on `subject`, a phase with the fallback of this number (0: none).
+    /// The title of `launch`, which is part of `evidence` on `subject`, a phase with the fallback of this number (0:
+    /// none).
     pub fn of_evidence(subject: &'a str, fallback: u32, evidence: &[LaunchStatus], launch: &LaunchStatus) -> Self {
         let alike = evidence.iter().filter(|other| other.kind == launch.kind);
         let of = alike.map(|other| other.pair.saturating_add(1)).max();

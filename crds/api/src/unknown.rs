@@ -1,8 +1,8 @@
 //! What a stored object contains that this version of the types does not: fields and enum values of a later version.
 //!
 //! The operator reads leniently, so that an older operator next to a newer CustomResourceDefinition leaves jobs intact:
-//! [`Unknown::take`] removes unknown fields, so that the rest can be deserialized, and [`Unknown::restore`] puts those of the
-//! status back into a status that is written. Manifests are read strictly instead (crate `pawl-manifest`).
+//! [`Unknown::take`] removes unknown fields, so that the rest can be deserialized, and [`Unknown::restore`] puts those
+//! of the status back into a status that is written. Manifests are read strictly instead (crate `pawl-manifest`).
 
 use crate::definition;
 use serde_json::{Map, Value};
@@ -38,7 +38,8 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Removes the unknown fields from the spec and the status of a `TrainingJob`, and finds unknown enum values, which stay.
+    /// Removes the unknown fields from the spec and the status of a `TrainingJob`, and finds unknown enum values, which
+    /// stay.
     ///
     /// ```
     /// use pawl_api::Unknown;
@@ -119,15 +120,15 @@ impl Unknown {
         listed(self.fields.iter().filter(|field| !is_setting(&field.path)).map(|field| shown(&field.path)))
     }
 
-    /// What this version cannot decide without: enum values that it does not know, with their paths, and settings, which
-    /// change what runs. Empty when there is nothing of the kind.
+    /// What this version cannot decide without: enum values that it does not know, with their paths, and settings,
+    /// which change what runs. Empty when there is nothing of the kind.
     pub fn blocking(&self) -> String {
         let settings = self.fields.iter().filter(|field| is_setting(&field.path)).map(|field| shown(&field.path));
         listed(self.values.iter().cloned().chain(settings))
     }
 
-    /// Adds the unknown fields of the status that was read to `status`, which is about to be written in its place. Fields of
-    /// an object or list element that is no longer there are dropped.
+    /// Adds the unknown fields of the status that was read to `status`, which is about to be written in its place.
+    /// Fields of an object or list element that is no longer there are dropped.
     pub fn restore(&self, status: &mut Value) {
         for Field { path, value } in &self.fields {
             if let [Step::Field(part), inside @ .., Step::Field(field)] = &path[..]

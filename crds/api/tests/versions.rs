@@ -1,5 +1,5 @@
-//! Jobs of each version of the API, which all later versions must read without loss. `pawl-decision` tests that they decide
-//! on them as the version that wrote them did.
+//! Jobs of each version of the API, which all later versions must read without loss. `pawl-decision` tests that they
+//! decide on them as the version that wrote them did.
 
 #![allow(clippy::unwrap_used)]
 

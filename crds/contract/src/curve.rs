@@ -5,7 +5,8 @@ const POINTS: u64 = 64;
 /// Numbers that summarize a curve.
 const QUARTERS: usize = 4;
 
-/// Mean training loss of each quarter of the launch, from the losses of its curve: fewer numbers if there are fewer of them.
+/// Mean training loss of each quarter of the launch, from the losses of its curve: fewer numbers if there are fewer of
+/// them.
 ///
 /// ```
 /// use pawl_contract::curve::quarters;
@@ -19,8 +20,9 @@ pub fn quarters(losses: &[f64]) -> Vec<f64> {
     parts.filter(|part| !part.is_empty()).map(mean).collect()
 }
 
-/// As [`quarters`], of the points (items and loss) of a launch that ended before all of its `planned_items`: those quarters of the complete launch that it has
-/// trained. They are the same steps as in a launch that was complete, whose curve may have half as many points.
+/// As [`quarters`], of the points (items and loss) of a launch that ended before all of its `planned_items`: those
+/// quarters of the complete launch that it has trained. They are the same steps as in a launch that was complete, whose
+/// curve may have half as many points.
 ///
 /// ```
 /// use pawl_contract::curve::complete_quarters;
@@ -48,8 +50,9 @@ fn quarter_ends(steps: u64) -> [u64; QUARTERS - 1] {
     std::array::from_fn(|index| points * (index as u64 + 1) / QUARTERS as u64 * stride)
 }
 
-/// Whether step number `step` of a launch of `steps` steps is the last one before a quarter of its curve. Trainers that read
-/// losses at times read them after these steps too, so that launches of different speeds are compared by the same steps.
+/// Whether step number `step` of a launch of `steps` steps is the last one before a quarter of its curve. Trainers that
+/// read losses at times read them after these steps too, so that launches of different speeds are compared by the same
+/// steps.
 ///
 /// ```
 /// use pawl_contract::curve::ends_quarter;

@@ -45,7 +45,8 @@ impl Decimal {
     /// The pattern that the JSON Schema enforces. With an exponent of two digits every number is finite.
     pub const PATTERN: &'static str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$";
 
-    /// Rounds `value` to six significant digits, and to 0 below 1e-99; `None` when it is not finite, or 1e100 or larger.
+    /// Rounds `value` to six significant digits, and to 0 below 1e-99; `None` when it is not finite, or 1e100 or
+    /// larger.
     ///
     /// Six digits keep a status document short and equal for values that differ only by rounding.
     pub fn from_f64(value: f64) -> Option<Self> {

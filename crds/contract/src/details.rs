@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Planned device memory of a rank by kind, bytes (host memory of tensors on the CPU). The sum is the rank's prediction of its peak.
+/// Planned device memory of a rank by kind, bytes (host memory of tensors on the CPU). The sum is the rank's prediction
+/// of its peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryByKind {
@@ -51,7 +52,8 @@ pub struct Details {
     /// Optimizer steps that have updated the weights, those before a resumed checkpoint included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updates: Option<u64>,
-    /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too large.
+    /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too
+    /// large.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped_updates: u64,
     /// Planned memory by kind.

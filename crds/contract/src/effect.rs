@@ -6,8 +6,8 @@ use std::fmt;
 /// The trainer that is given settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trainer {
-    /// Whether it is the built-in one. Another one has defaults of its own for absent settings, and uses settings in its own way: only
-    /// explicit values of settings that are defined in terms of each other tell something about it.
+    /// Whether it is the built-in one. Another one has defaults of its own for absent settings, and uses settings in
+    /// its own way: only explicit values of settings that are defined in terms of each other tell something about it.
     pub built_in: bool,
     /// Number of ranks.
     pub world_size: u32,

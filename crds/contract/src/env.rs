@@ -6,8 +6,8 @@ pub const PLAN: &str = "PAWL_PLAN";
 pub const RANK: &str = "PAWL_RANK";
 /// Rank within this node, `0..ranks per replica`; also the GPU index.
 pub const LOCAL_RANK: &str = "PAWL_LOCAL_RANK";
-/// Device of the rank: `cpu`, `cuda:N` for visible GPU N, or `cuda` for a preflight check of GPU settings without a GPU.
-/// Absent: the CPU.
+/// Device of the rank: `cpu`, `cuda:N` for visible GPU N, or `cuda` for a preflight check of GPU settings without a
+/// GPU. Absent: the CPU.
 pub const DEVICE: &str = "PAWL_DEVICE";
 /// Number of ranks in the gang.
 pub const WORLD_SIZE: &str = "PAWL_WORLD_SIZE";
@@ -29,14 +29,14 @@ pub const JOB_UID: &str = "PAWL_JOB_UID";
 pub const JOB_GENERATION: &str = "PAWL_JOB_GENERATION";
 /// URL (or path) of the job's own checkpoint storage: no other job writes there.
 pub const CHECKPOINTS: &str = "PAWL_CHECKPOINTS";
-/// URL (or path) at which the ranks read `checkpoint.resumeFrom` of the plan, where that is not its own `storage`: a claim is
-/// mounted. Absent: `storage`.
+/// URL (or path) at which the ranks read `checkpoint.resumeFrom` of the plan, where that is not its own `storage`: a
+/// claim is mounted. Absent: `storage`.
 pub const RESUME_FROM: &str = "PAWL_RESUME_FROM";
 /// Directory in which the workload may keep generated data.
 pub const DATA: &str = "PAWL_DATA";
-/// Path to which rank 0 may write metrics in the Prometheus text format, atomically, a few times a second at most. The agent
-/// serves them together with its own, which cover `progress.json`: only metrics beyond those belong here.
+/// Path to which rank 0 may write metrics in the Prometheus text format, atomically, a few times a second at most. The
+/// agent serves them together with its own, which cover `progress.json`: only metrics beyond those belong here.
 pub const METRICS: &str = "PAWL_METRICS";
-/// Settings that placeholders of the command or the environment have consumed, separated by commas: `compile,workload.width`.
-/// A script that reports settings which it does not use as unsupported leaves these out.
+/// Settings that placeholders of the command or the environment have consumed, separated by commas:
+/// `compile,workload.width`. A script that reports settings which it does not use as unsupported leaves these out.
 pub const CONSUMED: &str = "PAWL_CONSUMED_SETTINGS";

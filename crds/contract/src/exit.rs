@@ -51,8 +51,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The exit code of a rank that ends with this outcome, below 128. [`Outcome::Hang`] has no code of its own, because a
-    /// hung rank cannot exit.
+    /// The exit code of a rank that ends with this outcome, below 128. [`Outcome::Hang`] has no code of its own,
+    /// because a hung rank cannot exit.
     ///
     /// ```
     /// use pawl_contract::exit::Outcome;
@@ -119,8 +119,8 @@ impl Outcome {
         matches!(self, Self::NonFinite | Self::LossSpike)
     }
 
-    /// Whether the outcome is final for its launch: evidence about the settings, the plan or its checkpoints. The others are
-    /// infrastructure failures and are retried.
+    /// Whether the outcome is final for its launch: evidence about the settings, the plan or its checkpoints. The
+    /// others are infrastructure failures and are retried.
     pub const fn is_evidence(self) -> bool {
         match self {
             Self::Done

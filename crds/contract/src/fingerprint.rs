@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The text with which a program failed (the line of its exception, or its last line), hashed without what differs between two runs
-/// of the same failure: words with digits, such as addresses, times, steps and the names of launches.
+/// The text with which a program failed (the line of its exception, or its last line), hashed without what differs
+/// between two runs of the same failure: words with digits, such as addresses, times, steps and the names of launches.
 ///
 /// Whoever sees the text makes it: decisions compare fingerprints, never messages.
 ///

@@ -1,7 +1,7 @@
 //! The trainer contract, version 1: the data that operator, agent and trainer exchange.
 //!
-//! This crate contains plain data types with serde and does no I/O, so that the decision core, the agent and any trainer
-//! can depend on it.
+//! This crate contains plain data types with serde and does no I/O, so that the decision core, the agent and any
+//! trainer can depend on it.
 //!
 //! - [`attempt`]: the names of attempts.
 //! - [`plan`]: the launches of an attempt; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
@@ -17,8 +17,8 @@
 //! - [`pod`]: the environment variables of an agent's pod, set by the operator.
 //! - [`settings`]: the typed optimization settings; [`effect`]: those that have no effect beside others.
 //! - [`problem`]: errors of a specification.
-//! - [`script`]: scripts that do not implement the contract; [`template`]: placeholders in their command; [`log`]: patterns
-//!   over their output.
+//! - [`script`]: scripts that do not implement the contract; [`template`]: placeholders in their command; [`log`]:
+//!   patterns over their output.
 
 #![warn(clippy::missing_errors_doc)]
 

@@ -1,5 +1,6 @@
-//! The training loss: its curve for the report, and the detection of spikes. Pure. Every trainer, and the agent for scripts that
-//! report nothing, uses these rules; the Python package repeats them, and `tests/losses.json` holds both to the same verdicts.
+//! The training loss: its curve for the report, and the detection of spikes. Pure. Every trainer, and the agent for
+//! scripts that report nothing, uses these rules; the Python package repeats them, and `tests/losses.json` holds both
+//! to the same verdicts.
 
 use crate::report::LossPoint;
 use serde::{Deserialize, Serialize};
@@ -51,7 +52,8 @@ impl Curve {
 
 /// Losses from which the recent level and its noise are estimated.
 const RECENT: usize = 64;
-/// The newest of them, whose level counts where it is the higher one: a slow rise, as while the learning rate warms up, is no spike.
+/// The newest of them, whose level counts where it is the higher one: a slow rise, as while the learning rate warms up,
+/// is no spike.
 const NEWEST: usize = 32;
 /// Losses before spikes are detected.
 const LEAST: usize = 24;
@@ -68,15 +70,16 @@ const TO_90: f64 = 1.2816;
 
 /// Detects loss spikes: a robust z-score of the recent losses, with a floor.
 ///
-/// A loss is above the bound when it exceeds the level by more than six standard deviations of the noise, and by more than a
-/// fifth of the level. Three consecutive ones are a spike; a single bad batch is not. Losses above the bound are excluded from
-/// what the bound is computed of. Detection starts after 24 losses.
+/// A loss is above the bound when it exceeds the level by more than six standard deviations of the noise, and by more
+/// than a fifth of the level. Three consecutive ones are a spike; a single bad batch is not. Losses above the bound are
+/// excluded from what the bound is computed of. Detection starts after 24 losses.
 ///
 /// - The level is the median of the last 64 losses, or that of the last 32 where it is higher.
-/// - The noise is the largest of three estimates: of the absolute deviations from the median, of the 90th percentile (losses
-///   may have a heavy upper tail), and of the differences of consecutive losses.
-/// - Near zero, a fifth of the level is replaced by a fifth of what the level is below a quarter of the first level, the median
-///   of the first 24 losses of the training: a loss that has fallen almost to zero may multiply without harm.
+/// - The noise is the largest of three estimates: of the absolute deviations from the median, of the 90th percentile
+///   (losses may have a heavy upper tail), and of the differences of consecutive losses.
+/// - Near zero, a fifth of the level is replaced by a fifth of what the level is below a quarter of the first level,
+///   the median of the first 24 losses of the training: a loss that has fallen almost to zero may multiply without
+///   harm.
 ///
 /// It is a part of every checkpoint: a resumed training is judged by the losses before the interruption.
 ///

@@ -28,12 +28,14 @@ pub struct Validation<N = f64> {
     pub metrics: BTreeMap<String, N>,
 }
 
-/// What else happened on the machine while a launch ran, each as a share of its time, 0 to 1. An absent value was not observed.
+/// What else happened on the machine while a launch ran, each as a share of its time, 0 to 1. An absent value was not
+/// observed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Disturbance<N = f64> {
-    /// Some process of the machine waited for a CPU (`some` in `/proc/pressure/cpu`); the launch's own processes count, too.
+    /// Some process of the machine waited for a CPU (`some` in `/proc/pressure/cpu`); the launch's own processes count,
+    /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_pressure: Option<N>,
     /// Some process of the machine waited for memory (`some` in `/proc/pressure/memory`).
@@ -50,8 +52,8 @@ pub struct Disturbance<N = f64> {
 /// Measurements of a launch, of several launches with the same settings, or of the training. An absent value was not
 /// measured.
 ///
-/// `N` is the type of the numbers that are not integers: `f64` in reports and results, [`Decimal`] in the status, where the
-/// Kubernetes API conventions forbid floats. [`From`] converts both ways.
+/// `N` is the type of the numbers that are not integers: `f64` in reports and results, [`Decimal`] in the status, where
+/// the Kubernetes API conventions forbid floats. [`From`] converts both ways.
 ///
 /// ```
 /// use pawl_contract::decimal::Decimal;
@@ -78,8 +80,8 @@ pub struct Measured<N = f64> {
     /// Items per second of the whole gang over the window: data loading included, evaluation and checkpoints excluded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_second: Option<N>,
-    /// `false`: the speed still changed within the window, also after it was extended, so that it is no evidence. Absent: it was
-    /// steady, or too short to tell.
+    /// `false`: the speed still changed within the window, also after it was extended, so that it is no evidence.
+    /// Absent: it was steady, or too short to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<bool>,
     /// Seconds per optimizer step over the window.
@@ -94,7 +96,8 @@ pub struct Measured<N = f64> {
     /// Newest evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation<N>>,
-    /// Share of the initial weights in the moving average that was evaluated, 0 to 1; absent where the weights themselves are evaluated.
+    /// Share of the initial weights in the moving average that was evaluated, 0 to 1; absent where the weights
+    /// themselves are evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_weights_share: Option<N>,
     /// Peak device memory (host memory of tensors on the CPU) of the largest rank, bytes. Measured, never predicted.
@@ -118,11 +121,12 @@ pub struct Measured<N = f64> {
     /// What else happened on the machine (Measure); the fields are inlined in the JSON.
     #[serde(flatten)]
     pub disturbance: Disturbance<N>,
-    /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were clipped, 0 to 1; in one micro-step at the end of the launch.
+    /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were clipped, 0 to 1; in one micro-step
+    /// at the end of the launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub float8_overflow_share: Option<N>,
-    /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were not zero and became zero, 0 to 1; in one micro-step at the
-    /// end of the launch.
+    /// With `precision: fp8`: share of the numbers rounded to 8-bit floats that were not zero and became zero, 0 to 1;
+    /// in one micro-step at the end of the launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub float8_underflow_share: Option<N>,
 }

@@ -62,19 +62,23 @@ pub struct Budget {
     /// Steps in the window (Measure).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_steps: Option<u64>,
-    /// When a measurement whose steps are slow ends before these numbers of them (Measure). Absent: as [`Budget::limit`] says.
+    /// When a measurement whose steps are slow ends before these numbers of them (Measure). Absent: as
+    /// [`Budget::limit`] says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_limit: Option<WindowLimit>,
-    /// Least seconds of the window (Measure): it is continued by whole steps until then. Absent: the steps alone determine it.
+    /// Least seconds of the window (Measure): it is continued by whole steps until then. Absent: the steps alone
+    /// determine it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_window_seconds: Option<f64>,
-    /// Items to train (Quality, Search, Train), those before a resumed checkpoint included: the launch ends with the first step that reaches them.
+    /// Items to train (Quality, Search, Train), those before a resumed checkpoint included: the launch ends with the
+    /// first step that reaches them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<u64>,
     /// Epochs to train (Quality, Search, Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
-    /// Items of a complete trial, when this launch ends before them (Search): schedules are those of the complete trial.
+    /// Items of a complete trial, when this launch ends before them (Search): schedules are those of the complete
+    /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon_items: Option<u64>,
     /// Epochs of a complete trial, when this launch ends before them (Search).
@@ -88,8 +92,8 @@ pub struct Budget {
     pub early_stopping: Option<EarlyStopping>,
 }
 
-/// The end of a measurement by time. The warm-up ends after `seconds`, and so does the window, but neither before its least number
-/// of steps: fifty steps of two seconds say no more than a dozen of them.
+/// The end of a measurement by time. The warm-up ends after `seconds`, and so does the window, but neither before its
+/// least number of steps: fifty steps of two seconds say no more than a dozen of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WindowLimit {
@@ -102,8 +106,9 @@ pub struct WindowLimit {
 }
 
 impl Budget {
-    /// When a measurement ends by time: as the plan says, or after 20 seconds and a quarter of the steps, but not before the ten steps
-    /// of the window by which it is seen to be steady, nor before twice the steps that a loader prepares ahead.
+    /// When a measurement ends by time: as the plan says, or after 20 seconds and a quarter of the steps, but not
+    /// before the ten steps of the window by which it is seen to be steady, nor before twice the steps that a loader
+    /// prepares ahead.
     ///
     /// ```
     /// use pawl_contract::plan::{Budget, WindowLimit};
@@ -147,8 +152,8 @@ impl WindowLimit {
     }
 }
 
-/// Seconds of a window whose GPU utilization is reported. The driver averages it over up to a second before each reading, so that at
-/// most a tenth of the window is of what came before.
+/// Seconds of a window whose GPU utilization is reported. The driver averages it over up to a second before each
+/// reading, so that at most a tenth of the window is of what came before.
 pub const UTILIZATION_SECONDS: u64 = 10;
 
 /// The name of the validation loss among the metrics of an evaluation: every trainer reports it.
@@ -166,7 +171,8 @@ pub enum Better {
 }
 
 impl Better {
-    /// Whether `value` is better than `reference` by more than `least`, in the unit of the metric; false when either is NaN.
+    /// Whether `value` is better than `reference` by more than `least`, in the unit of the metric; false when either is
+    /// NaN.
     ///
     /// ```
     /// use pawl_contract::plan::Better;
@@ -226,8 +232,8 @@ pub struct EarlyStopping {
 
 /// A checkpoint of another job from which training starts.
 ///
-/// The workload, the names and shapes of its weights, and the frozen arrays (such as statistics of the data) must match.
-/// Settings, seed, number of ranks and data order may differ.
+/// The workload, the names and shapes of its weights, and the frozen arrays (such as statistics of the data) must
+/// match. Settings, seed, number of ranks and data order may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -252,20 +258,21 @@ pub struct CheckpointPolicy {
     pub keep: u32,
     /// Whether to start from the newest complete checkpoint, if any.
     pub resume: bool,
-    /// Maximum number of items of a checkpoint to resume from: later ones may be damaged. The trainer deletes them before its
-    /// first step (the agent moves those of a script that does not implement the contract aside); once it has trained, the
-    /// plans of later attempts have no limit.
+    /// Maximum number of items of a checkpoint to resume from: later ones may be damaged. The trainer deletes them
+    /// before its first step (the agent moves those of a script that does not implement the contract aside); once it
+    /// has trained, the plans of later attempts have no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_not_after_items: Option<u64>,
-    /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although one
-    /// is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another one. It
-    /// begins anew if this one, or one written after it, is or was after the last good position, and none before that is left.
-    /// The agent does so for a script that does not implement the contract.
+    /// The newest checkpoint that the job is known to have written. A trainer that finds no checkpoint at all although
+    /// one is expected ends with [`crate::exit::Outcome::CheckpointUnreadable`]: the storage was emptied, or is another
+    /// one. It begins anew if this one, or one written after it, is or was after the last good position, and none
+    /// before that is left. The agent does so for a script that does not implement the contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<CheckpointRef>,
     /// Instead of `expected`, the newest checkpoint that the job is known to have written if that is after
-    /// `resume_not_after_items`. Nothing of it may be resumed, but a storage in which neither it, nor a later one, nor a note of
-    /// its deletion is left was emptied, or is another one: the same error. Trainers older than this field begin anew.
+    /// `resume_not_after_items`. Nothing of it may be resumed, but a storage in which neither it, nor a later one, nor
+    /// a note of its deletion is left was emptied, or is another one: the same error. Trainers older than this field
+    /// begin anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_after_limit: Option<CheckpointRef>,
     /// Where a job that has no checkpoint of its own starts.
@@ -275,8 +282,8 @@ pub struct CheckpointPolicy {
     /// addition to the newest `keep`, and reports it as [`crate::report::Report::best_checkpoint`].
     #[serde(default)]
     pub best: Criterion,
-    /// Directory in the storage, for a trial of a search: the agent sets the storage of the ranks to it. Absent: the storage
-    /// itself, which holds the checkpoints of the training.
+    /// Directory in the storage, for a trial of a search: the agent sets the storage of the ranks to it. Absent: the
+    /// storage itself, which holds the checkpoints of the training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
 }
@@ -324,9 +331,9 @@ pub struct LaunchPlan {
     pub seed: u64,
     /// Length of the launch.
     pub budget: Budget,
-    /// Checkpoint policy, for [`LaunchKind::Train`], and for a [`LaunchKind::Search`] that may be continued later. In a [`LaunchKind::Preflight`]: that of the training which will follow; the
-    /// trainer proves that it can write, read, list and delete in the storage, and ends with
-    /// [`crate::exit::Outcome::CheckpointUnreadable`] if it cannot.
+    /// Checkpoint policy, for [`LaunchKind::Train`], and for a [`LaunchKind::Search`] that may be continued later. In a
+    /// [`LaunchKind::Preflight`]: that of the training which will follow; the trainer proves that it can write, read,
+    /// list and delete in the storage, and ends with [`crate::exit::Outcome::CheckpointUnreadable`] if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointPolicy>,
     /// Seconds without a completed step after which a rank is considered hung.
@@ -356,8 +363,8 @@ pub struct AttemptPlan {
     pub ranks_per_replica: u32,
     /// GPUs per agent; 0 when the ranks run on the CPU.
     pub gpus_per_replica: u32,
-    /// The gang for which a preflight attempt checks the settings, when it differs from the gang of this attempt: one rank
-    /// without a GPU checks the settings of the whole gang.
+    /// The gang for which a preflight attempt checks the settings, when it differs from the gang of this attempt: one
+    /// rank without a GPU checks the settings of the whole gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checks: Option<GangSize>,
     /// Program and arguments of a rank, with placeholders ([`crate::template`]); empty: the built-in trainer.
@@ -381,7 +388,8 @@ impl AttemptPlan {
         self.replicas * self.ranks_per_replica
     }
 
-    /// World size that each rank uses: that of [`Self::checks`] in a preflight, otherwise the number of ranks of this attempt.
+    /// World size that each rank uses: that of [`Self::checks`] in a preflight, otherwise the number of ranks of this
+    /// attempt.
     pub fn world_size(&self) -> u32 {
         self.checks.map_or_else(|| self.ranks(), |gang| gang.replicas * gang.ranks_per_replica)
     }

@@ -1,7 +1,7 @@
 //! What a report may say: numbers are checked where they enter.
 //!
-//! A report that is not plausible is no evidence, and its launch counts as failed. The agent checks the reports of its ranks, and
-//! the decision core the results of launches, which a foreign image may have written.
+//! A report that is not plausible is no evidence, and its launch counts as failed. The agent checks the reports of its
+//! ranks, and the decision core the results of launches, which a foreign image may have written.
 
 use crate::checkpoint::{CheckpointRef, TrainedPart};
 use crate::exit::Outcome;

@@ -1,6 +1,7 @@
 //! Environment variables that the operator sets for the agent of a pod, and the timeouts of its shutdown.
 //!
-//! Checkpoint storage and data directory use the variables of the ranks ([`crate::env::CHECKPOINTS`], [`crate::env::DATA`]).
+//! Checkpoint storage and data directory use the variables of the ranks ([`crate::env::CHECKPOINTS`],
+//! [`crate::env::DATA`]).
 
 /// Path of the attempt's plan, an [`crate::plan::AttemptPlan`].
 pub const PLAN: &str = "PAWL_ATTEMPT_PLAN";
@@ -20,8 +21,8 @@ pub const HTTP_PORT: &str = "PAWL_HTTP_PORT";
 /// Seconds between SIGTERM and SIGKILL of the ranks; absent: the constants below.
 pub const STOP_GRACE: &str = "PAWL_STOP_GRACE_SECONDS";
 
-/// Set where the agent of pod 0 proves that checkpoints can be written before it measures or trains: in a claim that the operator
-/// creates, which no preflight mounts.
+/// Set where the agent of pod 0 proves that checkpoints can be written before it measures or trains: in a claim that
+/// the operator creates, which no preflight mounts.
 pub const PROVES_STORAGE: &str = "PAWL_PROVES_STORAGE";
 
 /// Port of the agent's HTTP server on a cluster.
@@ -34,6 +35,6 @@ pub const RENDEZVOUS_PORT: u16 = 9471;
 pub const CHECKPOINT_GRACE_SECONDS: u64 = 60;
 /// Seconds between SIGTERM and SIGKILL of the ranks otherwise.
 pub const STOP_GRACE_SECONDS: u64 = 15;
-/// Maximum seconds that the agent takes to report the results after its ranks ended: the pod's termination grace period is
-/// longer by as much.
+/// Maximum seconds that the agent takes to report the results after its ranks ended: the pod's termination grace period
+/// is longer by as much.
 pub const REPORT_SECONDS: u64 = 15;

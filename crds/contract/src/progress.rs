@@ -1,16 +1,17 @@
 //! The progress of a running launch: `progress.json` and `GET /progress`.
 //!
 //! # Signs of life
-//! The agent ends a launch as [`crate::exit::Outcome::Hang`] when its rank 0 shows no sign of life for too long. Signs of life
-//! are a completed step, an evaluation, a checkpoint, and another [`Progress::phase`]. An increased [`Progress::heartbeat`] is
-//! one only in a phase other than training: while a launch trains, or reports no phase, steps are expected, and a checkpoint
-//! that is written meanwhile proves nothing about them.
+//! The agent ends a launch as [`crate::exit::Outcome::Hang`] when its rank 0 shows no sign of life for too long. Signs
+//! of life are a completed step, an evaluation, a checkpoint, and another [`Progress::phase`]. An increased
+//! [`Progress::heartbeat`] is one only in a phase other than training: while a launch trains, or reports no phase,
+//! steps are expected, and a checkpoint that is written meanwhile proves nothing about them.
 //!
-//! While it trains, the limit is `hangTimeoutSeconds` of the plan; in any other phase, and before the first step, the agent's
-//! start allowance is added. Each phase other than training also has a maximum duration
+//! While it trains, the limit is `hangTimeoutSeconds` of the plan; in any other phase, and before the first step, the
+//! agent's start allowance is added. Each phase other than training also has a maximum duration
 //! ([`RankPhase::longest`]), whatever its heartbeats: an operation that is retried forever is a hang.
 //!
-//! A trainer that saves, evaluates or prepares data for longer than that allowance reports the two fields; both are optional.
+//! A trainer that saves, evaluates or prepares data for longer than that allowance reports the two fields; both are
+//! optional.
 //!
 //! ```
 //! use pawl_contract::progress::{Progress, RankPhase};
@@ -52,8 +53,8 @@ pub enum RankPhase {
 }
 
 impl RankPhase {
-    /// The maximum duration of a phase without a completed step, whatever its heartbeats. `None`: the hang timeout alone
-    /// applies.
+    /// The maximum duration of a phase without a completed step, whatever its heartbeats. `None`: the hang timeout
+    /// alone applies.
     pub const fn longest(self) -> Option<Duration> {
         const HOUR: u64 = 3600;
         let hours = match self {
@@ -78,9 +79,9 @@ pub struct Progress {
     /// What rank 0 is doing; absent: it does not report phases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<RankPhase>,
-    /// Counter that increases as the work of the phase advances: bytes read or written, shards generated, kernels compiled,
-    /// batches evaluated. Never increased by a timer, which would keep running in a deadlock. Not a sign of life while the
-    /// launch trains or reports no phase.
+    /// Counter that increases as the work of the phase advances: bytes read or written, shards generated, kernels
+    /// compiled, batches evaluated. Never increased by a timer, which would keep running in a deadlock. Not a sign of
+    /// life while the launch trains or reports no phase.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub heartbeat: u64,
     /// Optimizer steps done.
@@ -90,15 +91,16 @@ pub struct Progress {
     pub total_steps: Option<u64>,
     /// Items seen by the whole gang.
     pub items: u64,
-    /// Items at which this launch resumed a checkpoint of its own job, 0 if it began from none. Absent: not known. What trained the
-    /// items before is then only as well known as the newest checkpoint that was seen.
+    /// Items at which this launch resumed a checkpoint of its own job, 0 if it began from none. Absent: not known. What
+    /// trained the items before is then only as well known as the newest checkpoint that was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_items: Option<u64>,
-    /// The parts of the model, from the manifest of the checkpoint that this launch resumed, and this launch as the last one: the
-    /// newest 16. Empty: not known. Attempts of which nothing was seen are known by it alone.
+    /// The parts of the model, from the manifest of the checkpoint that this launch resumed, and this launch as the
+    /// last one: the newest 16. Empty: not known. Attempts of which nothing was seen are known by it alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trained: Vec<TrainedPart>,
-    /// Checkpoints in the storage that are damaged, or may be: never resumed. Names, the newest 8, as of when this launch resumed.
+    /// Checkpoints in the storage that are damaged, or may be: never resumed. Names, the newest 8, as of when this
+    /// launch resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<String>,
     /// Index of the current epoch, from 0.
@@ -106,7 +108,8 @@ pub struct Progress {
     /// Newest training loss, when finite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too large.
+    /// Optimizer steps of this launch without an update, because the gradient was not finite or the loss scale too
+    /// large.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skipped_updates: u64,
     /// Items per second of the whole gang over the last window.
@@ -128,8 +131,8 @@ pub struct Progress {
     /// machine, not by the settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub straggler: Option<String>,
-    /// Estimated seconds from SIGTERM to the exit after a checkpoint: the longest step, and twice the longest checkpoint
-    /// write, because one may be in progress. Absent before the first checkpoint.
+    /// Estimated seconds from SIGTERM to the exit after a checkpoint: the longest step, and twice the longest
+    /// checkpoint write, because one may be in progress. Absent before the first checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_seconds: Option<f64>,
 }

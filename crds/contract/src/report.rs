@@ -36,14 +36,15 @@ pub struct Failure {
     /// Rank that failed first, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Optimizer steps done before the failure; after a divergence ([`Outcome::is_divergence`]), those at the last healthy loss.
+    /// Optimizer steps done before the failure; after a divergence ([`Outcome::is_divergence`]), those at the last
+    /// healthy loss.
     pub step: u64,
     /// Items that the whole gang had seen then; a checkpoint with more items may be damaged.
     pub items: u64,
 }
 
-/// The report of a rank, `report.json`. That of rank 0 is the report of the launch; those of other ranks contain only the
-/// cause of their failure. Every number is finite.
+/// The report of a rank, `report.json`. That of rank 0 is the report of the launch; those of other ranks contain only
+/// the cause of their failure. Every number is finite.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -96,7 +97,8 @@ pub struct Report {
     /// Where it failed; absent after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// Number of the signal that ended the rank which failed first: somebody killed it, or it crashed. Set by the agent.
+    /// Number of the signal that ended the rank which failed first: somebody killed it, or it crashed. Set by the
+    /// agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     /// Exit code of the rank which failed first, unless a signal ended it. Set by the agent.
@@ -136,8 +138,8 @@ impl Report {
     }
 }
 
-/// The compact result of a finished launch, the input of decisions: at most about 500 bytes of JSON, with the chain of a
-/// training about 2,000.
+/// The compact result of a finished launch, the input of decisions: at most about 500 bytes of JSON, with the chain of
+/// a training about 2,000.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LaunchResult {
@@ -151,8 +153,8 @@ pub struct LaunchResult {
     /// Measurements with six significant digits; the fields are inlined in the JSON.
     #[serde(flatten)]
     pub measured: Measured,
-    /// Mean training loss of each quarter of the launch (Measure), with six significant digits: fewer if its time ended before its
-    /// last step; empty without a curve whose points are at the same steps in every launch.
+    /// Mean training loss of each quarter of the launch (Measure), with six significant digits: fewer if its time ended
+    /// before its last step; empty without a curve whose points are at the same steps in every launch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<f64>,
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
@@ -239,9 +241,9 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if obeyed(c) { ' ' } else { c }).collect()
 }
 
-/// Whether a terminal or a browser obeys `c` instead of showing it: control characters, and those of Unicode that separate lines,
-/// change the direction of text, or are invisible. With the latter two, a name or message looks like another one. Joiners and the
-/// variation selectors are not: emoji and some scripts need them.
+/// Whether a terminal or a browser obeys `c` instead of showing it: control characters, and those of Unicode that
+/// separate lines, change the direction of text, or are invisible. With the latter two, a name or message looks like
+/// another one. Joiners and the variation selectors are not: emoji and some scripts need them.
 ///
 /// ```
 /// use pawl_contract::report::unprintable;
@@ -272,7 +274,8 @@ impl From<&Report> for LaunchResult {
         };
         match measured.loss {
             None => measured = Measured { loss: curve.last().copied(), ..measured }.rounded(),
-            // A trainer that reads losses at times reports the mean of all steps: its points are of other steps in each launch.
+            // A trainer that reads losses at times reports the mean of all steps: its points are of other steps in each
+            // launch.
             Some(_) => curve.clear(),
         }
         if report.kind != LaunchKind::Measure {

@@ -30,12 +30,13 @@ pub struct Monitor {
     /// Where steps and losses come from.
     #[serde(default)]
     pub source: MonitorSource,
-    /// For `Log`: regular expression of a line of rank 0's output that reports training. Groups: `step` or `items` (optimizer
-    /// steps, or items of all ranks, so far, or of the epoch), and optionally `loss` and `epoch`.
+    /// For `Log`: regular expression of a line of rank 0's output that reports training. Groups: `step` or `items`
+    /// (optimizer steps, or items of all ranks, so far, or of the epoch), and optionally `loss` and `epoch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))]
     pub training: Option<String>,
-    /// Regular expression of a line that reports validation. Groups: `loss`, any other metric, and optionally `step` or `items`.
+    /// Regular expression of a line that reports validation. Groups: `loss`, any other metric, and optionally `step` or
+    /// `items`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))]
     pub validation: Option<String>,

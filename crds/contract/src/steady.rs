@@ -1,12 +1,13 @@
 //! Whether the speed of a measurement window is that of a steady state: one rule for all trainers.
 //!
-//! The window is divided into [`BLOCKS`] blocks of equal numbers of steps, so that neighboring steps may depend on each other. Its
-//! halves must agree within the noise of the blocks, which is estimated from the differences of consecutive ones: a trend hardly
-//! changes those. The largest difference does not count, so that a sudden change does not hide itself.
+//! The window is divided into [`BLOCKS`] blocks of equal numbers of steps, so that neighboring steps may depend on each
+//! other. Its halves must agree within the noise of the blocks, which is estimated from the differences of consecutive
+//! ones: a trend hardly changes those. The largest difference does not count, so that a sudden change does not hide
+//! itself.
 //!
-//! A window that is not steady is followed by another one of equal length, which replaces it, up to [`EXTENSIONS`] times: the
-//! warm-up ends when the speed no longer changes. The package for PyTorch implements the same rule; both read the file
-//! `tests/steady.json`.
+//! A window that is not steady is followed by another one of equal length, which replaces it, up to [`EXTENSIONS`]
+//! times: the warm-up ends when the speed no longer changes. The package for PyTorch implements the same rule; both
+//! read the file `tests/steady.json`.
 
 /// Number of times that a launch is extended by another window.
 pub const EXTENSIONS: u64 = 4;
@@ -14,15 +15,16 @@ pub const EXTENSIONS: u64 = 4;
 /// Number of blocks of a window.
 pub const BLOCKS: usize = 10;
 
-/// Standard errors by which the halves may differ. Of windows with independent steps, 2.4 % exceed it; where neighboring steps
-/// depend on each other strongly (a correlation of 0.95), 45 %, so that 2 % of the launches are not steady after all extensions.
+/// Standard errors by which the halves may differ. Of windows with independent steps, 2.4 % exceed it; where
+/// neighboring steps depend on each other strongly (a correlation of 0.95), 45 %, so that 2 % of the launches are not
+/// steady after all extensions.
 const LIMIT: f64 = 3.5;
 
 /// Relative difference of the halves that does not matter: the speed is wrong by half of it.
 const IMMATERIAL: f64 = 0.01;
 
-/// Whether the halves of a window agree. `spans` are consecutive numbers of steps and the seconds that they took together.
-/// `None` where there are too few spans to tell.
+/// Whether the halves of a window agree. `spans` are consecutive numbers of steps and the seconds that they took
+/// together. `None` where there are too few spans to tell.
 ///
 /// ```
 /// use pawl_contract::steady::is_steady;
@@ -59,8 +61,8 @@ fn blocks(spans: &[(u64, f64)]) -> Option<[f64; BLOCKS]> {
     all.then(|| sums.map(|(steps, seconds)| seconds / steps as f64))
 }
 
-/// Whether a queue of prepared batches has been drained in a window, from its lengths at the start and at the end: the steps were
-/// faster than the loaders are.
+/// Whether a queue of prepared batches has been drained in a window, from its lengths at the start and at the end: the
+/// steps were faster than the loaders are.
 ///
 /// ```
 /// use pawl_contract::steady::is_drained;
@@ -108,8 +110,8 @@ mod tests {
         radius * (std::f64::consts::TAU * uniform(state)).cos()
     }
 
-    /// Share of windows of 50 steps that are not steady. Steps have 10 % noise with a correlation `rho` of neighbors; before the
-    /// window they were slower by a factor that decays within 20 steps.
+    /// Share of windows of 50 steps that are not steady. Steps have 10 % noise with a correlation `rho` of neighbors;
+    /// before the window they were slower by a factor that decays within 20 steps.
     fn unsteady(rho: f64, noise: f64, slower: f64) -> f64 {
         const SAMPLES: usize = 4_000;
         let mut random = 11;

@@ -1,5 +1,5 @@
-//! Placeholders in the command and the environment of a custom trainer: how a script that does not read the plan gets its
-//! settings.
+//! Placeholders in the command and the environment of a custom trainer: how a script that does not read the plan gets
+//! its settings.
 //!
 //! | Placeholder | Replaced by |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `$(VARIABLE)` | the environment variable, in capital letters; unchanged where it is not set ([`Rendered::unset`]) |
 //! | `$$(` | `$(`, literally, as in Kubernetes |
 //!
-//! `TEXT` may contain placeholders. An argument that consists of conditions (`:+`) only and is replaced by nothing is omitted.
-//! Anything else in parentheses, such as `$(cat list)`, is left to the shell. The names are in [`Name`].
+//! `TEXT` may contain placeholders. An argument that consists of conditions (`:+`) only and is replaced by nothing is
+//! omitted. Anything else in parentheses, such as `$(cat list)`, is left to the shell. The names are in [`Name`].
 
 mod parse;
 mod render;

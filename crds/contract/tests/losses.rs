@@ -119,8 +119,8 @@ fn ten_thousand_clean_windows_of_each_kind_raise_no_alarm() {
     }
 }
 
-/// The noise is 2 % of the level; with 3 %, 96 of 100 are found, with 4 % every second one: six standard deviations are then
-/// almost the rise itself.
+/// The noise is 2 % of the level; with 3 %, 96 of 100 are found, with 4 % every second one: six standard deviations are
+/// then almost the rise itself.
 #[test]
 fn a_rise_by_30_percent_is_found_within_5_reports() {
     for (level, first) in [(3.5, 11.0), (1.5, 11.0), (1.0, 1.0), (-2.0, 3.0)] {

@@ -1,12 +1,12 @@
-//! Spikes in the losses of real trainings: each step of the five workloads at smoke size, with three seeds, as `tests/verdicts/curves
-//! --trainings` records them.
+//! Spikes in the losses of real trainings: each step of the five workloads at smoke size, with three seeds, as
+//! `tests/verdicts/curves --trainings` records them.
 //!
-//! **A rise by 30 % is not found in four of the five as they are recorded**: their batches are tiny, 4 to 128 items, and six standard
-//! deviations of the noise are 40 % of the level for atft-gat-fan, 60 % for forex, and a multiple of the level where a loss has almost
-//! fallen to zero, as those of vision-bdh and ups have. No rule that raises no alarm in clean curves finds it there within 5 reports.
-//! It is found in slm as recorded, and in atft-gat-fan with a quarter of its noise, as of batches that are 16 times as large. In forex,
-//! whose loss still falls by several percent in a window of 64 steps, it isn't found then either. What is found in each at its full
-//! noise is tested too.
+//! **A rise by 30 % is not found in four of the five as they are recorded**: their batches are tiny, 4 to 128 items,
+//! and six standard deviations of the noise are 40 % of the level for atft-gat-fan, 60 % for forex, and a multiple of
+//! the level where a loss has almost fallen to zero, as those of vision-bdh and ups have. No rule that raises no alarm
+//! in clean curves finds it there within 5 reports. It is found in slm as recorded, and in atft-gat-fan with a quarter
+//! of its noise, as of batches that are 16 times as large. In forex, whose loss still falls by several percent in a
+//! window of 64 steps, it isn't found then either. What is found in each at its full noise is tested too.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -133,8 +133,8 @@ fn a_rise_by_30_percent_is_found_within_5_reports_where_the_noise_is_below_4_per
     }
 }
 
-/// Noise of the recorded trainings as a share of the level, and a rise that is found in spite of it: to a multiple of the level, or
-/// by the first level where the loss is almost zero.
+/// Noise of the recorded trainings as a share of the level, and a rise that is found in spite of it: to a multiple of
+/// the level, or by the first level where the loss is almost zero.
 #[test]
 fn what_is_found_in_the_noise_of_tiny_batches() {
     let all = recorded();

@@ -1,4 +1,5 @@
-//! Validates a document against the schema; finds all unknown fields, wrong types and out-of-range values, not only the first.
+//! Validates a document against the schema; finds all unknown fields, wrong types and out-of-range values, not only the
+//! first.
 
 use crate::tree::{Node, Tree};
 use pawl_api::Problem;

@@ -1,8 +1,8 @@
 //! Reads manifests in YAML or JSON into a [`TrainingJob`], or reports every error with its line and column.
 //!
-//! Text → tree with locations → schema validation → typed → [`pawl_api::validate()`]. The schema is the CRD's, so that this
-//! crate and the API server reject the same manifests; messages about pod template fields and unknown fields are more
-//! precise here.
+//! Text → tree with locations → schema validation → typed → [`pawl_api::validate()`]. The schema is the CRD's, so that
+//! this crate and the API server reject the same manifests; messages about pod template fields and unknown fields are
+//! more precise here.
 
 #![warn(clippy::missing_errors_doc)]
 
@@ -91,8 +91,8 @@ pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
 /// A `status` in it is ignored. Defaults are filled in as the API server does.
 ///
 /// # Errors
-/// [`ManifestErrors`] with every syntax error, schema violation, or violated rule of [`pawl_api::validate()`] (those of the
-/// first of these steps that fails), each with its location, field and remedy.
+/// [`ManifestErrors`] with every syntax error, schema violation, or violated rule of [`pawl_api::validate()`] (those of
+/// the first of these steps that fails), each with its location, field and remedy.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, ManifestErrors> {
     let mut tree = tree::read(text).map_err(|e| ManifestErrors { source: source.to_owned(), errors: vec![e] })?;
     tree.remove("status");

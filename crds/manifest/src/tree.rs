@@ -149,8 +149,8 @@ impl Tree {
         }
     }
 
-    /// Line and column of `field`, such as `spec.phases[1].name`: those of its key (an element of a list: its own), or, when
-    /// there is no such field, those of the innermost enclosing field.
+    /// Line and column of `field`, such as `spec.phases[1].name`: those of its key (an element of a list: its own), or,
+    /// when there is no such field, those of the innermost enclosing field.
     pub(crate) fn location(&self, field: &str) -> (u32, u32) {
         let mut here = self;
         let mut found = self.place;

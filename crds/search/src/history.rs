@@ -164,8 +164,8 @@ impl Trial {
     }
 }
 
-/// The trials as observations, by trial number. With several objectives, the loss of a complete trial is the number of its
-/// non-dominated front and, within a front, smaller where the front is less crowded.
+/// The trials as observations, by trial number. With several objectives, the loss of a complete trial is the number of
+/// its non-dominated front and, within a front, smaller where the front is less crowded.
 pub fn observations(trials: &[Trial], goals: &[Goal]) -> Vec<Observation> {
     let mut sorted: Vec<_> = trials.iter().filter(|trial| trial.state != State::Abandoned).collect();
     sorted.sort_by_key(|trial| trial.number);

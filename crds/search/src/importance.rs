@@ -1,8 +1,8 @@
 //! How much of the variance of the loss each parameter explains, by functional analysis of variance (fANOVA).
 //!
-//! F. Hutter, H. Hoos, K. Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance. ICML 2014: a random
-//! forest predicts the loss; in each tree, the variance of the marginal prediction of one parameter is computed exactly from
-//! the leaves.
+//! F. Hutter, H. Hoos, K. Leyton-Brown: An Efficient Approach for Assessing Hyperparameter Importance. ICML 2014: a
+//! random forest predicts the loss; in each tree, the variance of the marginal prediction of one parameter is computed
+//! exactly from the leaves.
 
 use crate::history::{Loss, Observation};
 use crate::random::{Draws, Purpose};
@@ -19,8 +19,8 @@ struct Leaf {
     bounds: Vec<(f64, f64)>,
 }
 
-/// The share of the variance that each parameter explains alone, 0 to 1, in the order of the space; what is left is due to
-/// interactions. `None` with fewer than 4 final losses, or if they are all equal.
+/// The share of the variance that each parameter explains alone, 0 to 1, in the order of the space; what is left is due
+/// to interactions. `None` with fewer than 4 final losses, or if they are all equal.
 ///
 /// An inactive parameter counts as being in the middle of its range, and the categories of a list as numbers.
 pub fn importance(space: &Space, observed: &[Observation], seed: u64) -> Option<Vec<f64>> {

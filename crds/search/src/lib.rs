@@ -29,16 +29,17 @@
 //!
 //! # Determinism
 //!
-//! There is no state, no clock and no generator of random numbers that advances: random numbers are a function of seed, stage
-//! and trial number. Mathematical functions are those of `libm`, and sums have a fixed order, so that results are equal bit by
-//! bit on every machine. A result depends on the *set* of trials and reports, not on their order in time:
+//! There is no state, no clock and no generator of random numbers that advances: random numbers are a function of seed,
+//! stage and trial number. Mathematical functions are those of `libm`, and sums have a fixed order, so that results are
+//! equal bit by bit on every machine. A result depends on the *set* of trials and reports, not on their order in time:
 //!
 //! - Grid, Random and Sobol propose the same points whatever the results of the trials are.
-//! - TPE and GP learn from the trials that ended before they are asked. With `parallelism: 1` the search is a function of the
-//!   seed and the losses. With more, which trials have ended at that moment depends on how long each took; the same set gives
-//!   the same point. A point that was proposed is part of the history, so that a restart repeats nothing.
-//! - ASHA and Hyperband decide by the values that were reported until then, and the promoted set may so depend on their order;
-//!   that the best trial of a rung is promoted does not.
+//! - TPE and GP learn from the trials that ended before they are asked. With `parallelism: 1` the search is a function
+//!   of the seed and the losses. With more, which trials have ended at that moment depends on how long each took; the
+//!   same set gives the same point. A point that was proposed is part of the history, so that a restart repeats
+//!   nothing.
+//! - ASHA and Hyperband decide by the values that were reported until then, and the promoted set may so depend on their
+//!   order; that the best trial of a rung is promoted does not.
 //!
 //! `pawl_api::search` derives a stage from the spec of a job, and the decision core carries out its actions.
 

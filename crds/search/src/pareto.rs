@@ -10,7 +10,8 @@ pub fn front(losses: &[Vec<f64>]) -> Vec<usize> {
     (0..losses.len()).filter(|&i| !losses.iter().any(|other| dominates(other, &losses[i]))).collect()
 }
 
-/// The number of each point's front: 0 for the non-dominated points, 1 for those that are non-dominated without them, ...
+/// The number of each point's front: 0 for the non-dominated points, 1 for those that are non-dominated without them,
+/// ...
 pub fn ranks(losses: &[Vec<f64>]) -> Vec<usize> {
     let mut ranks = vec![usize::MAX; losses.len()];
     let mut left: Vec<usize> = (0..losses.len()).collect();
@@ -42,8 +43,8 @@ pub fn hypervolume(losses: &[[f64; 2]], reference: [f64; 2]) -> f64 {
     area
 }
 
-/// A total preorder of points, smaller is better: the front's number plus a share below 1 that grows with the crowding in
-/// the front (Deb's crowding distance).
+/// A total preorder of points, smaller is better: the front's number plus a share below 1 that grows with the crowding
+/// in the front (Deb's crowding distance).
 pub(crate) fn order(losses: &[Vec<f64>]) -> Vec<f64> {
     let ranks = ranks(losses);
     let mut order: Vec<f64> = ranks.iter().map(|&rank| rank as f64).collect();

@@ -1,5 +1,5 @@
-//! Counter-based random numbers: a draw is a function of (seed, stage, trial, purpose, counter), so that a trial gets the
-//! same numbers whatever was drawn for other trials before it.
+//! Counter-based random numbers: a draw is a function of (seed, stage, trial, purpose, counter), so that a trial gets
+//! the same numbers whatever was drawn for other trials before it.
 
 /// What random numbers are drawn for. Purposes of one trial are independent of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

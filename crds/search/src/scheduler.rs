@@ -14,24 +14,24 @@ use std::collections::BTreeMap;
 pub enum Scheduler {
     /// Every trial gets the full resource.
     None,
-    /// A trial is stopped when its best value so far is worse than the median of the values of the other trials after the
-    /// same amount of training.
+    /// A trial is stopped when its best value so far is worse than the median of the values of the other trials after
+    /// the same amount of training.
     Median {
         /// Reports before it nothing is stopped.
         warmup: u32,
         /// Values of other trials at least.
         least: u32,
     },
-    /// Asynchronous successive halving: a trial is paused at each rung (`first`, `first * reduction`, ...), and promoted to
-    /// the next when it is in the best share `1 / reduction` of those that reached the rung.
+    /// Asynchronous successive halving: a trial is paused at each rung (`first`, `first * reduction`, ...), and
+    /// promoted to the next when it is in the best share `1 / reduction` of those that reached the rung.
     Asha {
         /// The first rung.
         first: u32,
         /// Reciprocal of the share that is promoted; at least 2.
         reduction: u32,
     },
-    /// Asynchronous successive halving in several brackets, which begin at a later rung each: hedges against values that say
-    /// nothing early. A trial's bracket is a function of its number.
+    /// Asynchronous successive halving in several brackets, which begin at a later rung each: hedges against values
+    /// that say nothing early. A trial's bracket is a function of its number.
     Hyperband {
         /// The first rung of the first bracket.
         first: u32,
@@ -87,8 +87,8 @@ impl Scheduler {
 
     /// The decision on each trial that has not ended, by its number. It depends on the set of trials and reports only.
     ///
-    /// `closing` is whether no further trial starts: then the best trial of each rung is promoted even where fewer trials than
-    /// `reduction` reached it, and what is left is stopped once nothing can be promoted.
+    /// `closing` is whether no further trial starts: then the best trial of each rung is promoted even where fewer
+    /// trials than `reduction` reached it, and what is left is stopped once nothing can be promoted.
     pub fn decide(&self, trials: &[Trial], goal: Goal, full: u32, closing: bool) -> BTreeMap<u32, Decision> {
         let open = trials.iter().filter(|trial| !trial.ended());
         let mut decisions: BTreeMap<u32, Decision> = match self {
@@ -128,8 +128,8 @@ impl Scheduler {
         rungs.split_off(self.bracket(number, rungs.len(), reduction.max(2)))
     }
 
-    /// The bracket of a trial: its first rung. Bracket b begins with about `reduction`^(last - b) / (last - b + 1) trials, so
-    /// that every bracket gets the same total resource; trials are dealt out evenly by the golden ratio.
+    /// The bracket of a trial: its first rung. Bracket b begins with about `reduction`^(last - b) / (last - b + 1)
+    /// trials, so that every bracket gets the same total resource; trials are dealt out evenly by the golden ratio.
     fn bracket(&self, number: u32, rungs: usize, reduction: u32) -> usize {
         let Self::Hyperband { .. } = self else { return 0 };
         let share = |bracket: usize| {

@@ -1,13 +1,15 @@
 //! A stage of a search: what to do next, given the trials so far.
 //!
 //! # Trials that run at the same time
-//! With scheduler [`Scheduler::None`], the points of all trials and their number are a function of the results alone, in whatever
-//! order the trials end: trial n learns from the trials up to n - `parallelism`, and waits until these have ended; those in between
-//! count as running, whether they have ended or not. The cost: one trial that takes long holds back those that come
-//! `parallelism` later, until it takes so much longer than the others did that it is [`Late`]. Then the points depend on when that was.
+//! With scheduler [`Scheduler::None`], the points of all trials and their number are a function of the results alone,
+//! in whatever order the trials end: trial n learns from the trials up to n - `parallelism`, and waits until these have
+//! ended; those in between count as running, whether they have ended or not. The cost: one trial that takes long holds
+//! back those that come `parallelism` later, until it takes so much longer than the others did that it is [`Late`].
+//! Then the points depend on when that was.
 //!
-//! Schedulers are asynchronous: which trials are promoted or stopped, and with TPE and GP the points, depend on the results
-//! that are known when room becomes free. Points of the other samplers are functions of the trial's number alone.
+//! Schedulers are asynchronous: which trials are promoted or stopped, and with TPE and GP the points, depend on the
+//! results that are known when room becomes free. Points of the other samplers are functions of the trial's number
+//! alone.
 
 use crate::history::{Loss, State, Trial, observations};
 use crate::sampler::{Sampler, Study};
@@ -139,8 +141,8 @@ impl Stage {
         problems
     }
 
-    /// The next actions: a function of the set of trials and of what was spent. An action is repeated until `trials` shows its
-    /// effect (see [`Action::apply`]), so that an action that was lost is carried out later, and none twice.
+    /// The next actions: a function of the set of trials and of what was spent. An action is repeated until `trials`
+    /// shows its effect (see [`Action::apply`]), so that an action that was lost is carried out later, and none twice.
     pub fn next(&self, trials: &[Trial], spent: &Spent) -> Vec<Action> {
         self.next_beside(trials, spent, &Late::default())
     }
@@ -228,8 +230,8 @@ impl Stage {
         false
     }
 
-    /// What is known when trial `number` starts; `None` if a trial has yet to end before it does. One that is overdue counts as
-    /// running, like those that began after it.
+    /// What is known when trial `number` starts; `None` if a trial has yet to end before it does. One that is overdue
+    /// counts as running, like those that began after it.
     fn settled(&self, trials: &[Trial], number: u32, late: &Late<'_>) -> Option<Vec<Trial>> {
         let learns = matches!(self.study.sampler, Sampler::Tpe | Sampler::Gp) || self.patience.is_some();
         if self.scheduler != Scheduler::None || !learns {
@@ -276,8 +278,8 @@ impl Budget {
 }
 
 impl Action {
-    /// Records the action in the history. The final values of a complete trial are those that it already has, or else the
-    /// newest report of the only objective.
+    /// Records the action in the history. The final values of a complete trial are those that it already has, or else
+    /// the newest report of the only objective.
     pub fn apply(&self, trials: &mut Vec<Trial>) {
         if let Self::Start(trial) = self {
             trials.push(trial.clone());

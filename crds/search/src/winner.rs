@@ -15,8 +15,8 @@ pub struct Finalist {
     pub cost: f64,
 }
 
-/// Numbers of the best `count` complete trials, best first; of equal trials the older first. With several objectives, the
-/// non-dominated ones come first.
+/// Numbers of the best `count` complete trials, best first; of equal trials the older first. With several objectives,
+/// the non-dominated ones come first.
 pub fn best(trials: &[Trial], goals: &[Goal], count: usize) -> Vec<u32> {
     let complete: Vec<(u32, Vec<f64>)> =
         trials.iter().filter_map(|trial| trial.losses(goals).map(|losses| (trial.number, losses))).collect();
@@ -47,11 +47,11 @@ pub fn points(trials: &[Trial], numbers: &[u32]) -> Vec<Point> {
     numbers.iter().filter_map(point).collect()
 }
 
-/// The number of the winner: of the finalists that are not worse than the one with the smallest mean loss, the cheapest; of
-/// those, the one with the smaller mean; `None` without finalists.
+/// The number of the winner: of the finalists that are not worse than the one with the smallest mean loss, the
+/// cheapest; of those, the one with the smaller mean; `None` without finalists.
 ///
-/// `worse` is the statistical test: whether differences of losses by seed, of a finalist to the best, are above zero by more
-/// than their noise.
+/// `worse` is the statistical test: whether differences of losses by seed, of a finalist to the best, are above zero by
+/// more than their noise.
 pub fn winner(finalists: &[Finalist], worse: impl Fn(&[f64]) -> bool) -> Option<u32> {
     let mean = |finalist: &Finalist| finalist.losses.iter().sum::<f64>() / finalist.losses.len() as f64;
     let finite: Vec<&Finalist> = finalists.iter().filter(|finalist| mean(finalist).is_finite()).collect();

@@ -1,5 +1,5 @@
-//! Model test of a stage: trials that report, fail and are lost in any order, a reducer that is asked at any moment and whose
-//! actions are carried out late.
+//! Model test of a stage: trials that report, fail and are lost in any order, a reducer that is asked at any moment and
+//! whose actions are carried out late.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -191,8 +191,8 @@ proptest! {
         }
         prop_assert_eq!(world.finished, Some(Ending::Finished));
         world.check(&stage);
-        // The median rule stops the worse half of what it sees, and so never the best; but a trial that was better then may
-        // fail later.
+        // The median rule stops the worse half of what it sees, and so never the best; but a trial that was better then
+        // may fail later.
         if !matches!(scheduler, Scheduler::Median { .. }) || !world.trials.iter().any(failed) {
             world.check_incumbents(&stage);
         }

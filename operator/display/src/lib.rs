@@ -1,5 +1,5 @@
-//! Display of a job: the same table, summary and HTML report for local runs and for clusters. All functions are pure: they
-//! return text, and access no terminal, file or network.
+//! Display of a job: the same table, summary and HTML report for local runs and for clusters. All functions are pure:
+//! they return text, and access no terminal, file or network.
 //!
 //! - [`table`]: the phases, one per line;
 //! - [`summary`]: the table, followed by settings, training and cost;

@@ -76,8 +76,8 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// The savings of a job compared with training with the baseline: `1.20 USD saved (34 %)`, or only the percentage without a
-/// price. Until the savings exceed the cost of measurement there are none.
+/// The savings of a job compared with training with the baseline: `1.20 USD saved (34 %)`, or only the percentage
+/// without a price. Until the savings exceed the cost of measurement there are none.
 pub fn saved(cost: &CostStatus) -> Option<String> {
     let negative = [&cost.saved, &cost.saved_percent].into_iter().flatten().any(|number| number.value() < 0.0);
     if negative {

@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// `value` with every text, and every name in a map, as [`printable`] returns it: a terminal that displays them obeys nothing.
+/// `value` with every text, and every name in a map, as [`printable`] returns it: a terminal that displays them obeys
+/// nothing.
 pub fn plain<T: Clone + Serialize + DeserializeOwned>(value: &T) -> T {
     let Ok(mut json) = serde_json::to_value(value) else { return value.clone() };
     if !clean(&mut json) {

@@ -48,7 +48,8 @@ pub const fn unit(search: &Search) -> &'static str {
     if search.epochs.is_some() { "epochs" } else { "items" }
 }
 
-/// The trials of a stage by state, such as `3 complete, 1 running (trial 7), 2 infeasible (1 out of memory, 1 not finite)`.
+/// The trials of a stage by state, such as `3 complete, 1 running (trial 7), 2 infeasible (1 out of memory, 1 not
+/// finite)`.
 pub fn trials(status: &SearchStatus) -> String {
     let known: Vec<(u32, State)> = states(&status.trials).collect();
     let of = |word: &str, wanted: fn(State) -> bool| {

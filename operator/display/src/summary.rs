@@ -29,7 +29,8 @@ struct View<'a> {
     places: &'a Places,
 }
 
-/// Renders the summary of a job. Lines are truncated to `width` columns if given; `colours`: whether to use ANSI colours.
+/// Renders the summary of a job. Lines are truncated to `width` columns if given; `colours`: whether to use ANSI
+/// colours.
 pub fn render(
     job: &TrainingJob,
     status: &TrainingJobStatus,

@@ -1,8 +1,8 @@
 //! The table of phases.
 //!
-//! Laid out here and not by comfy-table, which fits a table to a terminal by wrapping the text of every cell: at 40 columns a
-//! reason becomes 15 lines of 4 letters, and at 80 columns a phase takes 4 lines. Here a phase is one line, cut at its end; on a
-//! narrow terminal its reason is a second line.
+//! Laid out here and not by comfy-table, which fits a table to a terminal by wrapping the text of every cell: at 40
+//! columns a reason becomes 15 lines of 4 letters, and at 80 columns a phase takes 4 lines. Here a phase is one line,
+//! cut at its end; on a narrow terminal its reason is a second line.
 
 use crate::numbers::{bytes, factor, interval};
 use crate::plain::plain;
@@ -22,8 +22,8 @@ type Row = (Tone, [String; 8]);
 const HEAD: [&str; 8] = ["PHASE", "STATE", "SPEEDUP", "INTERVAL", "PAIRS", "QUALITY", "MEMORY", "WHY"];
 const RIGHT_ALIGNED: [bool; 8] = [false, false, true, false, true, true, true, false];
 
-/// Renders the table of the phases and of all of them together; empty without phases. Lines are truncated to `width` columns
-/// if given; `colours`: whether to use ANSI colours.
+/// Renders the table of the phases and of all of them together; empty without phases. Lines are truncated to `width`
+/// columns if given; `colours`: whether to use ANSI colours.
 pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -> String {
     if status.phases.is_empty() {
         return String::new();

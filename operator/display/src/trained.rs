@@ -6,8 +6,8 @@ use pawl_api::status::{SegmentStatus, TrainingStatus, differing};
 use pawl_contract::settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A line for each part of the model that other settings, another seed or another build trained than the rest or than are in
-/// effect, and for each model that the job trained before. None when the settings in effect trained all of it.
+/// A line for each part of the model that other settings, another seed or another build trained than the rest or than
+/// are in effect, and for each model that the job trained before. None when the settings in effect trained all of it.
 pub(crate) fn lines(training: &TrainingStatus, train: &Train, effective: Option<&Settings>) -> Vec<String> {
     let parts: Vec<&SegmentStatus> =
         training.segments.iter().filter(|segment| segment.to_items > segment.from_items).collect();

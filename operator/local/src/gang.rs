@@ -85,8 +85,8 @@ impl Attempt {
     }
 }
 
-/// The attempts of a job that have not been released. Those of a search run on a share of the devices each; any other runs
-/// alone.
+/// The attempts of a job that have not been released. Those of a search run on a share of the devices each; any other
+/// runs alone.
 #[derive(Debug)]
 pub struct Attempts {
     site: Site,
@@ -106,7 +106,8 @@ impl Attempts {
         for mut record in attempts::load(&site.state)? {
             let directory = attempts::directory(&site.state, &record.plan.attempt);
             if record.state == RecordState::Active {
-                // What outlived an earlier process would hold the devices, and write checkpoints beside the next attempt.
+                // What outlived an earlier process would hold the devices, and write checkpoints beside the next
+                // attempt.
                 pawl_agent::end_survivors(&directory, SURVIVORS).map_err(StateError::unusable(&directory))?;
                 // Its other launches would run another build of the trainer: they belong into another attempt.
                 let other_build =
@@ -152,7 +153,8 @@ impl Attempts {
         self.site.build(&command)
     }
 
-    /// Creates the attempt of `plan`, unless an attempt of its name was created before. Returns whether the observations changed.
+    /// Creates the attempt of `plan`, unless an attempt of its name was created before. Returns whether the
+    /// observations changed.
     ///
     /// # Errors
     /// [`StateError`] when its record cannot be written.
@@ -210,8 +212,9 @@ impl Attempts {
         Ok(true)
     }
 
-    /// Starts the agents of the active attempts, which are new or were left by an earlier process, as far as there are devices for
-    /// them. Must be called inside a [`tokio::task::LocalSet`]. `stop_grace` is the time of their ranks between SIGTERM and SIGKILL.
+    /// Starts the agents of the active attempts, which are new or were left by an earlier process, as far as there are
+    /// devices for them. Must be called inside a [`tokio::task::LocalSet`]. `stop_grace` is the time of their ranks
+    /// between SIGTERM and SIGKILL.
     pub fn start_agents(&mut self, stop_grace: impl Fn(&AttemptPlan) -> Duration) {
         let active = self.known.iter().filter(|attempt| attempt.record.state == RecordState::Active);
         let waiting = active.filter(|attempt| !self.agents.iter().any(|agent| attempt.is(&agent.attempt)));
@@ -313,8 +316,8 @@ impl Attempts {
         }
     }
 
-    /// Records the end of a running attempt. `interrupted`: whether [`Self::interrupt`] stopped it, so that it remains active and
-    /// is resumed later.
+    /// Records the end of a running attempt. `interrupted`: whether [`Self::interrupt`] stopped it, so that it remains
+    /// active and is resumed later.
     ///
     /// # Errors
     /// [`StateError`] when its record cannot be written, or its agent could not write to the disk.
@@ -363,8 +366,9 @@ impl Attempts {
     }
 }
 
-/// Whether the training of an attempt has begun. Its plan says which checkpoints count, and that was right when it was made: since then, the training
-/// may have got beyond a checkpoint after which all were to be deleted, or may have written its first one. The next attempt has a new plan.
+/// Whether the training of an attempt has begun. Its plan says which checkpoints count, and that was right when it was
+/// made: since then, the training may have got beyond a checkpoint after which all were to be deleted, or may have
+/// written its first one. The next attempt has a new plan.
 fn has_trained(plan: &AttemptPlan, directory: &Path) -> bool {
     plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train && directory.join(&launch.launch).exists())
 }

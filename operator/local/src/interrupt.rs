@@ -20,7 +20,8 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// The exit status that shells use for the signal: 128 plus its number. Of a deadline, that of a run without its goal.
+    /// The exit status that shells use for the signal: 128 plus its number. Of a deadline, that of a run without its
+    /// goal.
     pub const fn exit_status(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -30,7 +31,8 @@ impl Signal {
         }
     }
 
-    /// Whether a repetition asks for an immediate end: a closed terminal sends SIGHUP more than once, from the kernel and from the shell.
+    /// Whether a repetition asks for an immediate end: a closed terminal sends SIGHUP more than once, from the kernel
+    /// and from the shell.
     pub const fn is_urgent_when_repeated(self) -> bool {
         match self {
             Self::Interrupt | Self::Terminate => true,

@@ -1,5 +1,5 @@
-//! The local shell: `pawl run` without a cluster. The same manifest and the same decisions; every rank is a process of this
-//! machine.
+//! The local shell: `pawl run` without a cluster. The same manifest and the same decisions; every rank is a process of
+//! this machine.
 //!
 //! - [`shell`]: the loop: observe, decide, write the status, act, emit the events;
 //! - [`gang`]: the attempts, and the agent that runs one of them in this process;

@@ -61,8 +61,8 @@ pub enum MachineError {
 /// The devices allocated to a job; the ranks of all replicas run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// GPUs in the order of the ranks; empty: the ranks run on the CPU. With a search that runs several trials at the same time,
-    /// those of all of them.
+    /// GPUs in the order of the ranks; empty: the ranks run on the CPU. With a search that runs several trials at the
+    /// same time, those of all of them.
     pub gpus: Vec<String>,
     /// Number of gangs of a search that run at the same time.
     pub gangs: usize,
@@ -150,13 +150,15 @@ impl Machine {
         Self { placement: format!("{}/{devices}", self.host), threads, ..self.clone() }
     }
 
-    /// The number of gangs among which the devices are divided while one with this plan runs: those of a search, otherwise 1.
+    /// The number of gangs among which the devices are divided while one with this plan runs: those of a search,
+    /// otherwise 1.
     pub fn shares(&self, plan: &AttemptPlan) -> usize {
         if plan.launches.iter().any(|launch| launch.kind == LaunchKind::Search) { self.gangs } else { 1 }
     }
 
-    /// The devices for this plan: share number `index`. On the CPU, each gang gets an equal share of the cores, at least one core
-    /// for each rank; nothing else limits their number there, so that more gangs than cores only slow one another down.
+    /// The devices for this plan: share number `index`. On the CPU, each gang gets an equal share of the cores, at
+    /// least one core for each rank; nothing else limits their number there, so that more gangs than cores only slow
+    /// one another down.
     pub fn share(&self, plan: &AttemptPlan, index: usize) -> Self {
         let one = self.gpus.len() / self.gangs.max(1);
         let from = index * one;
@@ -174,7 +176,8 @@ impl Machine {
         }
     }
 
-    /// Environment variables of every rank: equal shares of the cores, so that both arms of a pair have equal conditions.
+    /// Environment variables of every rank: equal shares of the cores, so that both arms of a pair have equal
+    /// conditions.
     pub fn environment(&self) -> Vec<(String, String)> {
         ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"].map(|name| (name.to_owned(), self.threads.to_string())).to_vec()
     }

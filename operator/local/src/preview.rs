@@ -10,8 +10,8 @@ use pawl_contract::template::RenderError;
 /// Launches, each with what it would run, or why its command cannot be rendered.
 pub type Previews = Vec<(LaunchPlan, Result<Preview, RenderError>)>;
 
-/// The launches of the baseline, of each phase and of the training, and what they would run. Nothing is started or written, and no
-/// GPU is needed.
+/// The launches of the baseline, of each phase and of the training, and what they would run. Nothing is started or
+/// written, and no GPU is needed.
 ///
 /// # Errors
 /// [`RunError`]: the storage of the manifest is available in clusters only, or the current directory is unknown.

@@ -134,8 +134,8 @@ pub(crate) fn checkpoints(state: &StateDir, job: &TrainingJob) -> Result<String,
     Ok(pawl_decision::storage::location(job).unwrap_or_else(own))
 }
 
-/// The identity of the job, and the environment variables of the pod template with a literal value; references to objects of
-/// a cluster are ignored. `outer` is the environment of this process.
+/// The identity of the job, and the environment variables of the pod template with a literal value; references to
+/// objects of a cluster are ignored. `outer` is the environment of this process.
 pub(crate) fn environment(job: &TrainingJob, outer: &dyn Fn(&str) -> Option<String>) -> Vec<(String, String)> {
     let meta = &job.metadata;
     let identity = [
@@ -225,8 +225,8 @@ impl Shell {
         }
     }
 
-    /// Decides once and carries the decision out. Returns the maximum time until the next decision, and whether the status or
-    /// an attempt changed, which requires the next decision immediately.
+    /// Decides once and carries the decision out. Returns the maximum time until the next decision, and whether the
+    /// status or an attempt changed, which requires the next decision immediately.
     async fn step(&mut self) -> Result<(Option<Duration>, bool), RunError> {
         let Document { job, status, .. } = &self.document;
         // A finished job whose script was edited has the model of the old one.
@@ -298,7 +298,8 @@ impl Shell {
         Ok(RunOutcome::Interrupted(signal))
     }
 
-    /// After an error of the state directory: stops the ranks with a checkpoint, because their progress cannot be recorded.
+    /// After an error of the state directory: stops the ranks with a checkpoint, because their progress cannot be
+    /// recorded.
     async fn stop_after_error(&mut self, interrupts: &mut Interrupts) {
         self.attempts.interrupt(Stop::Gracefully);
         while self.attempts.running() {

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 /// The files that count. Others may be what the command writes.
 const SCRIPTS: [&str; 2] = ["py", "sh"];
 
-/// The build that an attempt runs: the version of the built-in trainer; for a custom command the digest of the scripts that it names,
-/// by their paths, in a directory that it names too (`cd DIR; python train.py`), or as modules (`python -m train`) of `PYTHONPATH`, so
-/// that launches of an edited script are not compared with those before. Empty when it names none. `variable`: its environment.
+/// The build that an attempt runs: the version of the built-in trainer; for a custom command the digest of the scripts
+/// that it names, by their paths, in a directory that it names too (`cd DIR; python train.py`), or as modules (`python
+/// -m train`) of `PYTHONPATH`, so that launches of an edited script are not compared with those before. Empty when it
+/// names none. `variable`: its environment.
 pub(crate) fn build(command: &[String], variable: &dyn Fn(&str) -> Option<String>) -> String {
     if command.is_empty() {
         return concat!("pawl ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -41,7 +42,8 @@ pub(crate) fn build(command: &[String], variable: &dyn Fn(&str) -> Option<String
     if any { format!("sha256:{digest}") } else { String::new() }
 }
 
-/// The word of a shell with the values of its variables: `$NAME`, `${NAME}`, and `${NAME:-DEFAULT}` or `${NAME-DEFAULT}`.
+/// The word of a shell with the values of its variables: `$NAME`, `${NAME}`, and `${NAME:-DEFAULT}` or
+/// `${NAME-DEFAULT}`.
 fn expanded(word: &str, variable: &dyn Fn(&str) -> Option<String>) -> String {
     let mut pieces = word.split('$');
     let mut text = pieces.next().unwrap_or_default().to_owned();

@@ -29,8 +29,8 @@ pub struct Case {
     pub peer: Vec<String>,
 }
 
-/// One training step (forward, backward, update, average) of UPS with auxiliary losses, shaped by the arguments. The peer runs in
-/// its baseline mode.
+/// One training step (forward, backward, update, average) of UPS with auxiliary losses, shaped by the arguments. The
+/// peer runs in its baseline mode.
 ///
 /// # Errors
 /// When the workload refuses the arguments.
@@ -68,8 +68,8 @@ pub fn ups_step(config: Value, settings: Settings) -> anyhow::Result<Program> {
     step(job.as_ref(), AttentionKernel::Flash, job.optimization().average.or(Some(0.999)))
 }
 
-/// One training step of Vision-BDH in float32, on its first batch. The peer runs in its optimised mode without mixed precision: eager
-/// on a CPU, where `torch.compile` makes it slower.
+/// One training step of Vision-BDH in float32, on its first batch. The peer runs in its optimised mode without mixed
+/// precision: eager on a CPU, where `torch.compile` makes it slower.
 ///
 /// # Errors
 /// When the workload refuses the arguments.

@@ -1,4 +1,5 @@
-//! `pawl-bench`: arms alternate within one run, so that a busy machine slows all of them alike; what counts is the ratio.
+//! `pawl-bench`: arms alternate within one run, so that a busy machine slows all of them alike; what counts is the
+//! ratio.
 
 mod arms;
 mod cases;
@@ -23,7 +24,8 @@ enum Bench {
     UpsSmall(UpsSmall),
     /// The training step of Vision-BDH in float32, likewise.
     VisionBdh(VisionBdh),
-    /// What a checkpoint costs the training of UPS on the CPU: `pawl-bench ups-save` prints the share of a minute's steps.
+    /// What a checkpoint costs the training of UPS on the CPU: `pawl-bench ups-save` prints the share of a minute's
+    /// steps.
     UpsSave(UpsSave),
 }
 
@@ -91,7 +93,8 @@ struct Rounds {
     /// The workload's PyTorch peer: a script.
     #[arg(long, requires = "torch")]
     peer: Option<PathBuf>,
-    /// Measure the CPU time of all threads instead of the elapsed time: on a machine with other load, with `--threads 1`.
+    /// Measure the CPU time of all threads instead of the elapsed time: on a machine with other load, with `--threads
+    /// 1`.
     #[arg(long)]
     cpu_time: bool,
     /// Skip the eager arm (it is slow on large presets).

@@ -1,4 +1,5 @@
-//! The cost of a checkpoint that is written beside training: what the steps wait for, and what they share the CPUs with.
+//! The cost of a checkpoint that is written beside training: what the steps wait for, and what they share the CPUs
+//! with.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The GPUs of the cluster that `tests/device/cluster` starts: real ones, or pretended ones, whose jobs train on the CPU.
+//! The GPUs of the cluster that `tests/device/cluster` starts: real ones, or pretended ones, whose jobs train on the
+//! CPU.
 
 use crate::programs::{built, succeed};
 use k8s_openapi::api::core::v1::Pod;
@@ -40,8 +41,8 @@ impl Gpus {
         enough
     }
 
-    /// A job of the built-in trainer with `pods` pods of `each` GPUs, and with `change` made to it. Pretended GPUs are given to its
-    /// pods, which train on the CPU, one process in each.
+    /// A job of the built-in trainer with `pods` pods of `each` GPUs, and with `change` made to it. Pretended GPUs are
+    /// given to its pods, which train on the CPU, one process in each.
     pub fn job(self, name: &str, (pods, each): (u32, u32), change: impl FnOnce(&mut Value)) -> Value {
         let trainer = match self.real {
             true => json!({"replicas": pods, "gpusPerReplica": each}),

@@ -94,8 +94,8 @@ impl Drop for Node {
 pub struct Outage(());
 
 impl Outage {
-    /// What is down. Controllers and scheduler end when they cannot renew their leases, and come back with the API server:
-    /// otherwise theirs would be the first word after the minute, that every node had been silent for as long.
+    /// What is down. Controllers and scheduler end when they cannot renew their leases, and come back with the API
+    /// server: otherwise theirs would be the first word after the minute, that every node had been silent for as long.
     const COMPONENTS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
     /// Kills them.

@@ -1,8 +1,8 @@
 //! Fuzz targets of every parser of bytes from outside: a function each, which must return for any input.
 //!
-//! The program `pawl-fuzz` (feature `libfuzzer`) runs one of them with LLVM's libFuzzer; `tests/fuzz/run` builds it, runs the
-//! targets one after the other and reports crashes. Without the feature, the tests of this crate replay the committed corpora
-//! (`corpus/<target>/`), in which every input that once crashed remains.
+//! The program `pawl-fuzz` (feature `libfuzzer`) runs one of them with LLVM's libFuzzer; `tests/fuzz/run` builds it,
+//! runs the targets one after the other and reports crashes. Without the feature, the tests of this crate replay the
+//! committed corpora (`corpus/<target>/`), in which every input that once crashed remains.
 
 mod parts;
 mod scratch;

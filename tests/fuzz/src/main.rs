@@ -1,5 +1,5 @@
-//! `pawl-fuzz`: one fuzz target under libFuzzer, whose command line it has. The environment variable `PAWL_FUZZ_TARGET` names
-//! the target, because libFuzzer starts further processes with its own arguments.
+//! `pawl-fuzz`: one fuzz target under libFuzzer, whose command line it has. The environment variable `PAWL_FUZZ_TARGET`
+//! names the target, because libFuzzer starts further processes with its own arguments.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 const CAUGHT: &str = "/parquet-";
 
 static TARGET: LazyLock<&Target> = LazyLock::new(|| {
-    // libFuzzer's hook ends the process at any panic, also at one that would be caught. One that is not caught ends it as well.
+    // libFuzzer's hook ends the process at any panic, also at one that would be caught. One that is not caught ends it
+    // as well.
     let end = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if panic.location().is_none_or(|location| !location.file().contains(CAUGHT)) {

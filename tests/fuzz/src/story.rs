@@ -43,8 +43,8 @@ impl<'j> Story<'j> {
         Self { job, status, now, attempts: BTreeMap::new() }
     }
 
-    /// Decides, stores the status and carries the decision out. Panics where a promise of `decide` is broken: equal arguments
-    /// give equal decisions, and a status can be stored and read.
+    /// Decides, stores the status and carries the decision out. Panics where a promise of `decide` is broken: equal
+    /// arguments give equal decisions, and a status can be stored and read.
     pub fn decide(&mut self) {
         let attempts = self.attempts.values().map(|attempt| attempt.facts.clone()).collect();
         let observed = Observed { attempts, ..Observed::default() };

@@ -60,7 +60,8 @@ impl Tally {
     }
 }
 
-/// Compares `random` random programs, and all operators and training steps, on the GPU with the eager executor on the CPU; prints what differs.
+/// Compares `random` random programs, and all operators and training steps, on the GPU with the eager executor on the
+/// CPU; prints what differs.
 ///
 /// # Errors
 /// When there is no GPU, or any result differs.

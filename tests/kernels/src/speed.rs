@@ -10,7 +10,8 @@ use pawl_graph::{
 
 use crate::{Timing, device, executor, table};
 
-/// Times steps of `items` items each on `data`, run without a pause after warm-up steps, and prints items/s; the loss is read at the end.
+/// Times steps of `items` items each on `data`, run without a pause after warm-up steps, and prints items/s; the loss
+/// is read at the end.
 ///
 /// # Errors
 /// When there is no GPU, or the program does not compile or run on it.

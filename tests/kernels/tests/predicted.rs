@@ -102,8 +102,8 @@ fn counting_numbers_out_of_range_needs_no_more_memory() {
     }
 }
 
-/// One update of all parameters reads their gradients as one array, which is not held while activations are alive. (The phase
-/// `fused-optimizer` of examples/forex.yaml has the gate `gpuMemoryIncrease: "0"`.)
+/// One update of all parameters reads their gradients as one array, which is not held while activations are alive. (The
+/// phase `fused-optimizer` of examples/forex.yaml has the gate `gpuMemoryIncrease: "0"`.)
 #[test]
 fn a_fused_optimizer_needs_no_more_memory_than_one_update_a_parameter() {
     let planned = |(name, config, batch): &(&str, serde_json::Value, u32), kernel, unfused: &[&str]| {

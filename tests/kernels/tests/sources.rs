@@ -32,8 +32,8 @@ const CARDS: [Card; 7] = [
     Card { capability: (12, 0), multiprocessors: 170, shared: 99 << 10 },
 ];
 
-/// `tests/kernels/run --all`. Otherwise models are compiled for fewer cards, which takes minutes less: what differs between architectures is in
-/// the small programs as well, and those are compiled for all.
+/// `tests/kernels/run --all`. Otherwise models are compiled for fewer cards, which takes minutes less: what differs
+/// between architectures is in the small programs as well, and those are compiled for all.
 fn all() -> bool {
     std::env::var_os("PAWL_ALL_KERNELS").is_some()
 }
@@ -70,8 +70,8 @@ fn sources(program: &Program, card: Card, found: &mut HashSet<Source>) {
     }
 }
 
-/// Compiles all kernels of the programs that a card has the number formats for, for these cards; what this NVRTC compiled before in this target
-/// folder is not compiled again.
+/// Compiles all kernels of the programs that a card has the number formats for, for these cards; what this NVRTC
+/// compiled before in this target folder is not compiled again.
 fn compile(programs: &[Program], cards: &[Card]) {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     for &card in cards {
@@ -111,7 +111,8 @@ fn kernels_of_random_programs() {
     compile(&programs, &CARDS);
 }
 
-/// Segments and recurrences of odd sizes, in both dtypes; and networks of single features, whose dropout draws under another key in each chunk.
+/// Segments and recurrences of odd sizes, in both dtypes; and networks of single features, whose dropout draws under
+/// another key in each chunk.
 #[test]
 fn kernels_of_segments_recurrences_and_features() {
     let cases = [operators::segments().unwrap(), operators::recurrences().unwrap()].into_iter().flatten();
@@ -230,8 +231,8 @@ fn blocks_of_a_model_share_their_code() {
     assert!(found.len() * 4 < lowered.kernels.len(), "{} sources of {} kernels", found.len(), lowered.kernels.len());
 }
 
-/// What a kernel writes it may not read past the first-level cache, which would not see the writes; and every buffer is a parameter, so
-/// that sources hold no addresses.
+/// What a kernel writes it may not read past the first-level cache, which would not see the writes; and every buffer is
+/// a parameter, so that sources hold no addresses.
 #[test]
 fn updates_in_place_read_what_they_write() {
     let b = Builder::new("in place");
@@ -246,8 +247,8 @@ fn updates_in_place_read_what_they_write() {
     assert_eq!(generated.arguments.len(), 3);
 }
 
-/// Guards against code that halved the memory throughput of kernels: conversions of single numbers, remainders of 64 bits for each element, and sums of
-/// columns that do not prefetch the next rows.
+/// Guards against code that halved the memory throughput of kernels: conversions of single numbers, remainders of 64
+/// bits for each element, and sums of columns that do not prefetch the next rows.
 #[test]
 fn memory_is_what_kernels_wait_for() {
     let mut found = HashSet::new();

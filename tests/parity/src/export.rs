@@ -150,7 +150,8 @@ impl Batches {
         })
     }
 
-    /// Latents of micro-step `micro`: first states (`next` = 0) or those that follow (1). The first half of the items is advection.
+    /// Latents of micro-step `micro`: first states (`next` = 0) or those that follow (1). The first half of the items
+    /// is advection.
     fn latents(&self, micro: usize, next: usize, out: &mut [f32]) -> anyhow::Result<()> {
         let Extent { items, pairs, .. } = self.extent;
         let (advection, darcy) = (items - items / 2, items / 2);

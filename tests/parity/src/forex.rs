@@ -138,7 +138,8 @@ impl ForexExperiment {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Windows per second for which forecasts are sampled, with the first weights; none where sampling is not asked for.
+    /// Windows per second for which forecasts are sampled, with the first weights; none where sampling is not asked
+    /// for.
     ///
     /// # Errors
     /// When the export cannot be read, or the device fails.

@@ -1,8 +1,8 @@
-//! `pawl-parity`: trains the same weights on the same batches in the same order as the PyTorch peer, in alternating rounds, and prints losses
-//! side by side, and ratios of speed and memory.
+//! `pawl-parity`: trains the same weights on the same batches in the same order as the PyTorch peer, in alternating
+//! rounds, and prints losses side by side, and ratios of speed and memory.
 //!
-//! The peer exports its first weights, its data and its order of batches before its first round. Each round of each arm is a process of its own, so
-//! that neither's memory or clocks weigh on the other's.
+//! The peer exports its first weights, its data and its order of batches before its first round. Each round of each arm
+//! is a process of its own, so that neither's memory or clocks weigh on the other's.
 
 mod atft;
 mod compare;
@@ -77,7 +77,8 @@ enum Command {
 /// Options of a comparison.
 #[derive(clap::Args)]
 struct ComparisonOptions {
-    /// The peer: `ups_peer.py`, `slm_peer.py` or `slm_best.py`, `vision_bdh_peer.py`, `forex_vae_sssd_peer.py` or `atft_gat_fan_peer.py`.
+    /// The peer: `ups_peer.py`, `slm_peer.py` or `slm_best.py`, `vision_bdh_peer.py`, `forex_vae_sssd_peer.py` or
+    /// `atft_gat_fan_peer.py`.
     #[arg(long)]
     peer: PathBuf,
     /// A Python that has torch.
@@ -89,7 +90,8 @@ struct ComparisonOptions {
     /// Directory of the export (gigabytes at full size), which is kept and reused.
     #[arg(long, default_value = "parity")]
     work: PathBuf,
-    /// Use a different seed per round, validate after its last step, and compare the difference of the arms with that of the peer's seeds.
+    /// Use a different seed per round, validate after its last step, and compare the difference of the arms with that
+    /// of the peer's seeds.
     #[arg(long)]
     validate: bool,
     /// Number of losses to print.

@@ -26,7 +26,8 @@ pub struct Round {
     pub predicted_bytes: Option<f64>,
     /// Seconds from the start of the process to the end of the first step.
     pub first_step_seconds: Option<f64>,
-    /// What was held out, after the last step: the error of UPS (`nrmse`), the language model's loss, the accuracy of Vision-BDH.
+    /// What was held out, after the last step: the error of UPS (`nrmse`), the language model's loss, the accuracy of
+    /// Vision-BDH.
     pub validation: Option<f64>,
     /// Windows per second whose forecasts are sampled, of workloads that sample.
     pub forecasts_per_second: Option<f64>,
@@ -112,7 +113,8 @@ impl Experiment {
         }
     }
 
-    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model, forex, ATFT-GAT-FAN).
+    /// Seconds of a step, as the peer's report takes them: the mean, or the median (language model, forex,
+    /// ATFT-GAT-FAN).
     fn typical(&self, times: &mut [f64]) -> f64 {
         match self {
             Self::Ups(_) | Self::VisionBdh(_) => times.iter().sum::<f64>() / times.len() as f64,

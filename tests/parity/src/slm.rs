@@ -55,7 +55,8 @@ pub struct SlmExperiment {
     /// Dropout probability of the adapters' inputs. The arms draw different masks: losses are comparable only with 0.
     #[arg(long, default_value_t = 0.1)]
     pub dropout: f64,
-    /// Each arm draws its own weights and windows: nothing is exported and no losses are compared. For models too large to copy.
+    /// Each arm draws its own weights and windows: nothing is exported and no losses are compared. For models too large
+    /// to copy.
     #[arg(long)]
     pub apart: bool,
     /// `cpu`, or `cuda`.

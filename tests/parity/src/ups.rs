@@ -18,8 +18,8 @@ pub enum Recipe {
     /// That of 2 GPUs: 30 items, core losses.
     #[value(name = "2gpu")]
     Core,
-    /// That of 4 GPUs: 24 items, and losses through the decoder in every fourth micro-step. Each arm draws the points of these losses itself, so
-    /// each has its own weights and data too: no losses are compared.
+    /// That of 4 GPUs: 24 items, and losses through the decoder in every fourth micro-step. Each arm draws the points
+    /// of these losses itself, so each has its own weights and data too: no losses are compared.
     #[value(name = "4gpu")]
     Auxiliary,
 }

@@ -61,7 +61,8 @@ pub struct VisionExperiment {
     /// Dropout probability of the gated neurons. The arms draw different masks: losses are comparable only with 0.
     #[arg(long, default_value_t = 0.1)]
     pub dropout: f64,
-    /// Whether training images are cropped and mirrored. The arms draw different crops: losses are comparable only without.
+    /// Whether training images are cropped and mirrored. The arms draw different crops: losses are comparable only
+    /// without.
     #[arg(long)]
     pub augment: bool,
     /// Recompute each level in the backward pass.

@@ -17,7 +17,8 @@ const TERMINATION: &str = "pawl.test/termination";
 /// Image of the pods; nobody pulls it.
 const IMAGE: &str = "localhost/pawl:test";
 
-/// A job of one attempt: eight pods with a GPU each check the baseline of a foreign trainer, and there is nothing to train.
+/// A job of one attempt: eight pods with a GPU each check the baseline of a foreign trainer, and there is nothing to
+/// train.
 pub fn training_job(name: &str) -> Value {
     let mut manifest = json!({
         "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},

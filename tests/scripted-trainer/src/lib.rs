@@ -33,10 +33,12 @@
 //! - Memory of a rank: `baseBytes + bytesPerItem x batchPerGpu`, of which effects scale the second part. More than
 //!   `limitBytes` is OutOfMemory, in Preflight as a prediction.
 //! - Validation loss after n items: `finalLoss + (startLoss - finalLoss) exp(-n / scaleItems)`, times effects, times
-//!   the distance of settings from their optima, times noise of the plan's seed and of the launch; `nrmse` is a tenth of it.
+//!   the distance of settings from their optima, times noise of the plan's seed and of the launch; `nrmse` is a tenth
+//!   of it.
 //! - Faults: see [`script::FaultKind`]. All conditions of a fault must hold. `rank` (default 0) is the rank that dies;
 //!   the others then wait for it as in a collective. `once`: only in the first launch that reaches it; `nth`: only in
-//!   the n-th launch that meets its conditions. Both are remembered in `faultDirectory`, which is `PAWL_DATA` unless said.
+//!   the n-th launch that meets its conditions. Both are remembered in `faultDirectory`, which is `PAWL_DATA` unless
+//!   said.
 
 mod checkpoints;
 mod faults;

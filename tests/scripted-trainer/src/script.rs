@@ -102,8 +102,8 @@ pub struct Quality {
     pub optima: Vec<Optimum>,
 }
 
-/// The best value of a setting: the final loss is multiplied by `1 + weight x d^2`, where d is the natural logarithm of the
-/// ratio of the value to `best`.
+/// The best value of a setting: the final loss is multiplied by `1 + weight x d^2`, where d is the natural logarithm of
+/// the ratio of the value to `best`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Optimum {

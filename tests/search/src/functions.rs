@@ -288,9 +288,9 @@ pub fn curve_space() -> Space {
     mixed()
 }
 
-/// Validation loss of a training after `epoch` epochs, 1 to [`EPOCHS`]: a power law down to the loss of `training-mixed`.
-/// Small learning rates start slowly, so that the order of two trainings may change, and every value has noise, which is a
-/// function of the point and the epoch.
+/// Validation loss of a training after `epoch` epochs, 1 to [`EPOCHS`]: a power law down to the loss of
+/// `training-mixed`. Small learning rates start slowly, so that the order of two trainings may change, and every value
+/// has noise, which is a function of the point and the epoch.
 pub fn curve(point: &Point, epoch: u32) -> f64 {
     let last = training(point);
     let rate = libm::log10(number(point, "learningRate"));

@@ -1,5 +1,5 @@
-//! The side of the comparison with Optuna that is written in Rust: it prints the spaces, evaluates the functions for Optuna,
-//! and runs our samplers. All output is JSON.
+//! The side of the comparison with Optuna that is written in Rust: it prints the spaces, evaluates the functions for
+//! Optuna, and runs our samplers. All output is JSON.
 
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
@@ -15,7 +15,8 @@ use std::io::{BufRead, Write};
 enum Command {
     /// Prints the functions with their spaces.
     Functions,
-    /// Reads {"function": NAME, "point": {...}} by line, and prints the losses; with "epoch", those of the learning curves.
+    /// Reads {"function": NAME, "point": {...}} by line, and prints the losses; with "epoch", those of the learning
+    /// curves.
     Evaluate,
     /// Prints the regrets of our sampler by seed.
     Minimize {
@@ -28,8 +29,8 @@ enum Command {
         #[arg(long)]
         trials: u32,
     },
-    /// Prints the epochs that ASHA with TPE trains on the learning curves until the loss of a complete trial is at most the
-    /// target.
+    /// Prints the epochs that ASHA with TPE trains on the learning curves until the loss of a complete trial is at most
+    /// the target.
     Curves {
         #[arg(long)]
         seed: u64,

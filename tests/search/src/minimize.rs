@@ -37,8 +37,8 @@ fn study(space: Space, sampler: Sampler, seed: u64) -> Study {
     }
 }
 
-/// The epochs that ASHA with TPE trains on the learning curves, one trial at a time, until the last loss of a complete trial
-/// is at most `target`; `most` if it takes more.
+/// The epochs that ASHA with TPE trains on the learning curves, one trial at a time, until the last loss of a complete
+/// trial is at most `target`; `most` if it takes more.
 pub fn epochs_to(seed: u64, target: f64, most: u32) -> u32 {
     let stage = Stage {
         study: study(curve_space(), Sampler::Tpe, seed),

@@ -1,5 +1,5 @@
-//! Bounds on the regret of the samplers, in seconds: TPE and GP against random points with as many trials. The comparison with
-//! Optuna is `tests/search/compare`.
+//! Bounds on the regret of the samplers, in seconds: TPE and GP against random points with as many trials. The
+//! comparison with Optuna is `tests/search/compare`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -23,7 +23,8 @@ const STUCK: Duration = Duration::from_secs(600);
 const GONE: Duration = Duration::from_secs(180);
 
 impl Stage<'_> {
-    /// Runs jobs until the time is over, and the last one to its end. They are compared with their twin once it has ended.
+    /// Runs jobs until the time is over, and the last one to its end. They are compared with their twin once it has
+    /// ended.
     pub async fn rounds(&self, blueprint: &Blueprint, twin: impl Future<Output = Arc<Twin>> + Clone) {
         for round in 1.. {
             if self.is_over() {

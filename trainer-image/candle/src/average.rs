@@ -21,8 +21,8 @@ pub(crate) enum Average {
 }
 
 impl Average {
-    /// The mean over the gang of each of `gradients`, which ranks exchange as float32: also those in float64. Those of one rank are
-    /// unchanged.
+    /// The mean over the gang of each of `gradients`, which ranks exchange as float32: also those in float64. Those of
+    /// one rank are unchanged.
     pub fn of(&self, gradients: Vec<Tensor>) -> Result<Vec<Tensor>> {
         let (Some(first), false) = (gradients.first(), self.world() == 1) else { return Ok(gradients) };
         let device = first.device();

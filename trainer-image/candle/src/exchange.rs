@@ -1,8 +1,8 @@
 //! Weights between checkpoints and candle-nn, in both directions.
 //!
-//! A checkpoint consists of safetensors files with the names of the model's variables, in float32, and a manifest. `VarBuilder`
-//! reads the files of a checkpoint as they are; [`read`] also verifies them. [`write()`] makes a checkpoint of a `VarMap`, from which
-//! a job starts by `train.resumeFrom` with `weightsOnly: true`.
+//! A checkpoint consists of safetensors files with the names of the model's variables, in float32, and a manifest.
+//! `VarBuilder` reads the files of a checkpoint as they are; [`read`] also verifies them. [`write()`] makes a
+//! checkpoint of a `VarMap`, from which a job starts by `train.resumeFrom` with `weightsOnly: true`.
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -30,12 +30,13 @@ use pawl_launch::checkpoint::{Author, Checkpoint, Position, Store, Writer};
 /// The workload of checkpoints that programs of this crate write.
 pub const WORKLOAD: &str = "candle";
 
-/// Sets the variables of `vars` to the tensors of the best checkpoint in the storage at `url` (a directory or a URL), which may be
-/// the built-in trainer's. Returns the names that were set; variables that the checkpoint lacks keep their values.
+/// Sets the variables of `vars` to the tensors of the best checkpoint in the storage at `url` (a directory or a URL),
+/// which may be the built-in trainer's. Returns the names that were set; variables that the checkpoint lacks keep their
+/// values.
 ///
 /// # Errors
-/// [`Ending::InvalidPlan`](crate::Ending::InvalidPlan) when there is no complete checkpoint, or a shape differs; when the storage
-/// cannot be read.
+/// [`Ending::InvalidPlan`](crate::Ending::InvalidPlan) when there is no complete checkpoint, or a shape differs; when
+/// the storage cannot be read.
 pub fn read(vars: &VarMap, url: &str) -> Result<Vec<String>> {
     let found = Store::open(url)?.best()?;
     let found = found.ok_or_else(|| Error::invalid(format!("{url}: contains no complete checkpoint")))?;
@@ -49,8 +50,8 @@ pub fn read(vars: &VarMap, url: &str) -> Result<Vec<String>> {
     Ok(set)
 }
 
-/// Writes the variables of `vars` as a checkpoint before the first step to the storage at `url`. `workload` is the built-in
-/// workload whose names the variables have, or [`WORKLOAD`] for a program of this crate.
+/// Writes the variables of `vars` as a checkpoint before the first step to the storage at `url`. `workload` is the
+/// built-in workload whose names the variables have, or [`WORKLOAD`] for a program of this crate.
 ///
 /// # Errors
 /// When a variable is not finite or of a type that checkpoints do not hold; when the storage cannot be written.

@@ -6,8 +6,8 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarMap};
 use pawl_graph::random::{normal_f64, stream, uniform_f64};
 
-/// A backend of `VarBuilder` that adds to a `VarMap` what it lacks, drawn from a stream of random numbers of the variable's own:
-/// on every device and rank the same values, in whatever order the layers are built.
+/// A backend of `VarBuilder` that adds to a `VarMap` what it lacks, drawn from a stream of random numbers of the
+/// variable's own: on every device and rank the same values, in whatever order the layers are built.
 pub(crate) struct Seeded {
     pub vars: VarMap,
     pub seed: u64,
@@ -77,8 +77,9 @@ mod tests {
             crate::tensors::named(&vars).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
             ["layer.bias", "layer.weight"]
         );
-        // Weights are Kaiming normal with the gain of ReLU: a variance of 2 / 300, and a fourth moment of three times its square,
-        // which would be 1.8 times if they were uniform. The tolerances are over three standard errors of 60,000 draws.
+        // Weights are Kaiming normal with the gain of ReLU: a variance of 2 / 300, and a fourth moment of three times
+        // its square, which would be 1.8 times if they were uniform. The tolerances are over three standard errors of
+        // 60,000 draws.
         let moment = |power: i32| one.iter().map(|w| f64::from(*w).powi(power)).sum::<f64>() / one.len() as f64;
         assert!((moment(2) * 300.0 / 2.0 - 1.0).abs() < 0.02, "{}", moment(2));
         assert!((moment(4) / moment(2).powi(2) - 3.0).abs() < 0.15, "{}", moment(4));

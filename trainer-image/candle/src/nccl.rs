@@ -68,8 +68,8 @@ impl Nccl {
         Ok(sum)
     }
 
-    /// Time on the device from the start of each sum, when this rank was ready, to its end, when all ranks were; up to the newest
-    /// sum that has ended.
+    /// Time on the device from the start of each sum, when this rank was ready, to its end, when all ranks were; up to
+    /// the newest sum that has ended.
     pub fn waited(&self) -> Duration {
         self.open.borrow_mut().retain(|(start, end)| {
             // Asking for the time between two events waits for both.

@@ -34,7 +34,8 @@ impl Optimizer for SGD {
     }
 }
 
-/// AdamW, equal to [`candle_nn::AdamW`] to the bit, with state that is part of checkpoints (that of candle-nn is not accessible).
+/// AdamW, equal to [`candle_nn::AdamW`] to the bit, with state that is part of checkpoints (that of candle-nn is not
+/// accessible).
 ///
 /// The state has the names of the built-in trainer: `adamw.m/NAME`, `adamw.v/NAME` and `adamw.step/`.
 ///

@@ -31,8 +31,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Runs `train` as a launch of Pawl: reads the plan, and writes the report when `train` returns or fails. The exit code is that
-/// of the contract. Without a plan, by hand, one epoch is trained and nothing is written.
+/// Runs `train` as a launch of Pawl: reads the plan, and writes the report when `train` returns or fails. The exit code
+/// is that of the contract. Without a plan, by hand, one epoch is trained and nothing is written.
 ///
 /// ```
 /// // A program is one function: `fn main() -> ExitCode { pawl_candle::main(train) }`.
@@ -189,17 +189,18 @@ impl Run {
         serde_json::from_value(config.into()).map_err(|error| Error::invalid(format!("workload.config: {error}")))
     }
 
-    /// The value of a setting by its name in the manifest, such as `learningRate` or `workload.hidden`; `None` when the manifest
-    /// does not set it. A setting that the program never reads is Unsupported.
+    /// The value of a setting by its name in the manifest, such as `learningRate` or `workload.hidden`; `None` when the
+    /// manifest does not set it. A setting that the program never reads is Unsupported.
     ///
     /// # Errors
-    /// [`Ending::Unsupported`] when `T` has no such value: the program does not support it. [`Ending::InvalidPlan`] when there is
-    /// no setting of this name.
+    /// [`Ending::Unsupported`] when `T` has no such value: the program does not support it. [`Ending::InvalidPlan`]
+    /// when there is no setting of this name.
     pub fn setting<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         self.core.settings.get(name)
     }
 
-    /// The value of a setting with choices, such as `precision`, which must be one of `supported`; the first one is the default.
+    /// The value of a setting with choices, such as `precision`, which must be one of `supported`; the first one is the
+    /// default.
     ///
     /// # Errors
     /// [`Ending::Unsupported`] when it is another one.
@@ -220,8 +221,8 @@ impl Run {
         *self.core.given.batch_per_gpu.get_or_insert(default.max(1))
     }
 
-    /// Builds layers whose variables are added to `vars`, with weights that are a function of the seed and their names. (Those
-    /// of `VarBuilder::from_varmap` differ from launch to launch, so that losses cannot be compared.)
+    /// Builds layers whose variables are added to `vars`, with weights that are a function of the seed and their names.
+    /// (Those of `VarBuilder::from_varmap` differ from launch to launch, so that losses cannot be compared.)
     pub fn var_builder(&self, vars: &VarMap, dtype: DType) -> VarBuilder<'static> {
         let backend = Box::new(Seeded { vars: vars.clone(), seed: self.seed() });
         VarBuilder::from_backend(backend, dtype, self.core.device.clone())
@@ -229,12 +230,12 @@ impl Run {
 
     /// Begins training `vars` on data of `items` items, from the checkpoint if there is one.
     ///
-    /// The settings `batchPerGpu`, `accumulationSteps`, `globalBatch` and `gradientClip` take effect here; all others must have
-    /// been read.
+    /// The settings `batchPerGpu`, `accumulationSteps`, `globalBatch` and `gradientClip` take effect here; all others
+    /// must have been read.
     ///
     /// # Errors
-    /// [`Ending::Unsupported`] when a setting was not read; [`Ending::InvalidPlan`] when settings contradict each other, or the
-    /// checkpoint is of another model; when a rank or the storage fails.
+    /// [`Ending::Unsupported`] when a setting was not read; [`Ending::InvalidPlan`] when settings contradict each
+    /// other, or the checkpoint is of another model; when a rank or the storage fails.
     pub fn training<O: Optimizer>(&mut self, vars: &VarMap, optimizer: O, items: u64) -> Result<Training<'_, O>> {
         Training::begin(&self.core, &mut self.record, vars, optimizer, items)
     }

@@ -125,12 +125,13 @@ impl<'a, O: Optimizer> Training<'a, O> {
         Ok(training)
     }
 
-    /// Begins the next step; false at the end of the launch. Before that it evaluates and writes a checkpoint, when they are due:
-    /// `evaluate` returns the validation metrics of this rank by name, `loss` among them; the mean over the ranks is reported.
+    /// Begins the next step; false at the end of the launch. Before that it evaluates and writes a checkpoint, when
+    /// they are due: `evaluate` returns the validation metrics of this rank by name, `loss` among them; the mean over
+    /// the ranks is reported.
     ///
     /// # Errors
-    /// Errors of `evaluate`; [`Ending::NonFinite`] when the validation loss is not finite; [`Ending::Stopped`] after a request to stop; when
-    /// a rank or the storage fails.
+    /// Errors of `evaluate`; [`Ending::NonFinite`] when the validation loss is not finite; [`Ending::Stopped`] after a
+    /// request to stop; when a rank or the storage fails.
     pub fn next<N: Into<String>, M: IntoIterator<Item = (N, f64)>>(
         &mut self,
         mut evaluate: impl FnMut() -> Result<M>,
@@ -189,8 +190,9 @@ impl<'a, O: Optimizer> Training<'a, O> {
         &mut self.optimizer
     }
 
-    /// Loads the next batch of this rank by `load`, which gets its indices into the data: `batchPerGpu` of them, in an order that is
-    /// a function of the seed, in which each epoch has every item once. The time counts as waiting for data.
+    /// Loads the next batch of this rank by `load`, which gets its indices into the data: `batchPerGpu` of them, in an
+    /// order that is a function of the seed, in which each epoch has every item once. The time counts as waiting for
+    /// data.
     ///
     /// # Errors
     /// Errors of `load`.
@@ -383,8 +385,8 @@ impl<'a, O: Optimizer> Training<'a, O> {
         Ok(Checkpoint { position: Position { best_checkpoint: None, ..self.record.position.clone() }, tensors })
     }
 
-    /// Resumes from the newest checkpoint, if the plan says so and there is one. Otherwise all ranks start with the weights of
-    /// rank 0.
+    /// Resumes from the newest checkpoint, if the plan says so and there is one. Otherwise all ranks start with the
+    /// weights of rank 0.
     fn resume(&mut self) -> Result<()> {
         self.core.publisher.enter(RankPhase::Resuming);
         let gang = &self.core.gang;

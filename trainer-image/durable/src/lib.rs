@@ -1,11 +1,12 @@
 //! Replaces files atomically: readers, and a crash, find the old content or the new one, never a mixture.
 //!
-//! The new content is written to a temporary file in the same directory, which is then renamed over the old one. [`write()`]
-//! also flushes the file and its directory to disk: what it wrote survives a power failure. [`replace`] skips that, for files
-//! that are replaced several times a second. [`Replacement`] is for content that is written piece by piece.
+//! The new content is written to a temporary file in the same directory, which is then renamed over the old one.
+//! [`write()`] also flushes the file and its directory to disk: what it wrote survives a power failure. [`replace`]
+//! skips that, for files that are replaced several times a second. [`Replacement`] is for content that is written piece
+//! by piece.
 //!
-//! A failed replacement leaves the old file unchanged and removes the temporary one. Errors are those of the operating system,
-//! without a path: the caller names the file.
+//! A failed replacement leaves the old file unchanged and removes the temporary one. Errors are those of the operating
+//! system, without a path: the caller names the file.
 //!
 //! ```
 //! let directory = tempfile::tempdir()?;

@@ -8,8 +8,8 @@ use pawl_rendezvous::Client;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
-/// Connects this rank to its gang through the rendezvous. `meet` then connects its device to those of the other ranks, with the
-/// same exchange of values and within the same time.
+/// Connects this rank to its gang through the rendezvous. `meet` then connects its device to those of the other ranks,
+/// with the same exchange of values and within the same time.
 ///
 /// # Errors
 /// [`Ending::LostPeer`] when not all ranks join within the plan's hang timeout; errors of `meet`.

@@ -22,8 +22,8 @@ impl EpochClock {
         Self { items, epoch: position / items, began, newest: None }
     }
 
-    /// Continues to `position` seen items. Returns the duration of an epoch if one that was timed from its start has ended: the
-    /// mean, if several have.
+    /// Continues to `position` seen items. Returns the duration of an epoch if one that was timed from its start has
+    /// ended: the mean, if several have.
     pub fn reached(&mut self, position: u64) -> Option<Duration> {
         let ended = (position / self.items).saturating_sub(self.epoch);
         if ended == 0 {

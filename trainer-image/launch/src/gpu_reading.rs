@@ -1,7 +1,8 @@
-//! Clocks, temperature, power and errors of a GPU, as the driver reports them: the reasons why one GPU of a gang is slow.
+//! Clocks, temperature, power and errors of a GPU, as the driver reports them: the reasons why one GPU of a gang is
+//! slow.
 
-/// Reasons for which the driver lowers the clocks, by their bits in NVML (`nvmlClocksEventReasons`). That a GPU is idle (bit 0) is
-/// not a reason.
+/// Reasons for which the driver lowers the clocks, by their bits in NVML (`nvmlClocksEventReasons`). That a GPU is idle
+/// (bit 0) is not a reason.
 const REASONS: [(u32, &str); 8] = [
     (0x2, "ApplicationsClocksSetting"),
     (0x4, "SwPowerCap"),
@@ -12,8 +13,8 @@ const REASONS: [(u32, &str); 8] = [
     (0x80, "HwPowerBrakeSlowdown"),
     (0x100, "DisplayClockSetting"),
 ];
-/// The bits of what disturbs a GPU: `HwSlowdown`, `SwThermalSlowdown`, `HwThermalSlowdown`, `HwPowerBrakeSlowdown`. The power limit is where a
-/// busy GPU belongs.
+/// The bits of what disturbs a GPU: `HwSlowdown`, `SwThermalSlowdown`, `HwThermalSlowdown`, `HwPowerBrakeSlowdown`. The
+/// power limit is where a busy GPU belongs.
 const SLOWED: u32 = 0x8 | 0x20 | 0x40 | 0x80;
 /// The bit of an idle GPU.
 const IDLE: u32 = 0x1;
@@ -63,8 +64,8 @@ impl GpuReading {
         (reading != Self::default()).then_some(reading)
     }
 
-    /// The reading of a window that also contains `newer`: the lowest clock of a busy GPU, the highest temperature and power, all
-    /// reasons.
+    /// The reading of a window that also contains `newer`: the lowest clock of a busy GPU, the highest temperature and
+    /// power, all reasons.
     #[must_use]
     pub fn and(self, newer: Self) -> Self {
         let clock = match (self.is_idle(), newer.is_idle()) {

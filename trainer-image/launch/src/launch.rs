@@ -28,8 +28,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Reads the environment of the contract and the plan that it names. Unset variables default to rank 0 of 1 with its data
-    /// in the current directory.
+    /// Reads the environment of the contract and the plan that it names. Unset variables default to rank 0 of 1 with
+    /// its data in the current directory.
     ///
     /// # Errors
     /// [`Ending::InvalidPlan`], naming the variable or the field.

@@ -1,12 +1,14 @@
 //! One launch of a trainer, whatever trains: everything between the contract and the training itself.
 //!
-//! The built-in trainer (`pawl-trainer`) and programs written against candle-nn (`pawl-candle`) are made of these parts:
+//! The built-in trainer (`pawl-trainer`) and programs written against candle-nn (`pawl-candle`) are made of these
+//! parts:
 //!
 //! - [`launch`]: a launch as one rank sees it; [`process::run`] runs it to its report and its exit code.
 //! - [`budget`]: its length and evaluations; [`validation`]: what evaluations decide.
 //! - [`connect`], [`collective`]: the gang of ranks.
 //! - [`checkpoint`], [`saving`]: the checkpoint format, and who writes one when.
-//! - [`throughput`], [`losses`], [`epochs`], [`metrics`], [`progress`], [`report`]: what a launch measures and publishes.
+//! - [`throughput`], [`losses`], [`epochs`], [`metrics`], [`progress`], [`report`]: what a launch measures and
+//!   publishes.
 //! - [`ending`], [`signals`]: how it ends.
 //! - [`place`]: the device that the agent assigned; [`process`]: the program around a launch.
 

@@ -265,7 +265,8 @@ impl Metrics {
         let _ = self.registry.register(Box::new(self.flops.clone()));
     }
 
-    /// Sets the shares of numbers that are out of the range of 8-bit floats in a micro-step, 0 to 1. The metrics are absent until they are set: with any other precision.
+    /// Sets the shares of numbers that are out of the range of 8-bit floats in a micro-step, 0 to 1. The metrics are
+    /// absent until they are set: with any other precision.
     pub fn float8_out_of_range(&self, overflow: f64, underflow: f64) {
         for (gauge, share) in [(&self.float8.overflow, overflow), (&self.float8.underflow, underflow)] {
             gauge.set(share);

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The driver's library, as container runtimes mount it; the name without a version exists only beside development files.
+/// The driver's library, as container runtimes mount it; the name without a version exists only beside development
+/// files.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Time between samples of the utilization. The driver's own period is a sixth of a second to a second.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -82,7 +83,8 @@ impl GpuWatch {
         self.0.utilization.then(|| Duration::from_nanos(self.0.busy_nanoseconds.load(Ordering::Relaxed)))
     }
 
-    /// What disturbed the GPU so far. Where the driver does not say, as of the processes within a container, there is nothing.
+    /// What disturbed the GPU so far. Where the driver does not say, as of the processes within a container, there is
+    /// nothing.
     pub fn disturbance(&self) -> Disturbance {
         let Looks { clocks, slowed, processes, shared } = *self.0.looks.lock();
         let share = |seen: u32, of: u32| (of > 0).then(|| (f64::from(seen) / f64::from(of) * 1e2).round() / 1e2);

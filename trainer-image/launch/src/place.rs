@@ -3,8 +3,8 @@
 use crate::ending::Ending;
 use pawl_contract::env;
 
-/// Variables that set the number of threads of a rank; the first that is set counts. Several ranks on one machine share its
-/// CPUs only if the process that starts them sets one of these.
+/// Variables that set the number of threads of a rank; the first that is set counts. Several ranks on one machine share
+/// its CPUs only if the process that starts them sets one of these.
 const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
 
 /// Threads of this rank on the CPU.

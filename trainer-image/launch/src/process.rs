@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Runs `launch`, such as that of [`Launch::from_env`], by `run`, which is called with the launch, the flag of a request to stop,
-/// and the start of the process. Writes the report and returns the contract's exit code. A launch that is to report ends with the
-/// process that started it, its agent.
+/// Runs `launch`, such as that of [`Launch::from_env`], by `run`, which is called with the launch, the flag of a
+/// request to stop, and the start of the process. Writes the report and returns the contract's exit code. A launch that
+/// is to report ends with the process that started it, its agent.
 ///
 /// A panic of `run` is the outcome [`Outcome::Failed`].
 pub fn run(launch: Result<Launch, Ending>, run: impl FnOnce(&Launch, &StopRequest, Instant) -> Report) -> ExitCode {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// Minimum interval between two writes.
 const PERIOD: Duration = Duration::from_millis(300);
 
-/// Publishes the progress and the metrics of rank 0. Clones share the state: the threads that work outside of steps report
-/// heartbeats through them.
+/// Publishes the progress and the metrics of rank 0. Clones share the state: the threads that work outside of steps
+/// report heartbeats through them.
 #[derive(Clone, Debug)]
 pub struct Publisher(Arc<Shared>);
 
@@ -36,7 +36,8 @@ struct State {
 }
 
 impl Publisher {
-    /// Publishes the progress of `launch` to the file `progress`, and `metrics` to the file `text`; `None` disables either.
+    /// Publishes the progress of `launch` to the file `progress`, and `metrics` to the file `text`; `None` disables
+    /// either.
     pub fn new(
         (launch, kind): (&str, LaunchKind),
         progress: Option<PathBuf>,
@@ -58,7 +59,8 @@ impl Publisher {
         self.0.state.lock().due()
     }
 
-    /// Publishes `progress` now, with the current phase and heartbeat. A failed write is logged once, and training continues.
+    /// Publishes `progress` now, with the current phase and heartbeat. A failed write is logged once, and training
+    /// continues.
     pub fn publish(&self, progress: Progress) {
         let mut state = self.0.state.lock();
         let Progress { phase, resumed_items, .. } = state.newest;
@@ -68,8 +70,8 @@ impl Publisher {
         self.0.write(&mut state);
     }
 
-    /// Notes at how many items the launch resumed, 0 for none, the parts of the model, and the names of damaged checkpoints: all that
-    /// is published from now on says so.
+    /// Notes at how many items the launch resumed, 0 for none, the parts of the model, and the names of damaged
+    /// checkpoints: all that is published from now on says so.
     pub fn resumed(&self, items: u64, trained: Vec<TrainedPart>, quarantined: Vec<String>) {
         let newest = &mut self.0.state.lock().newest;
         (newest.resumed_items, newest.trained, newest.quarantined) = (Some(items), trained, quarantined);
@@ -84,8 +86,8 @@ impl Publisher {
         }
     }
 
-    /// Records that work has advanced by `amount`, such as bytes written; publishes it when due. While the rank trains, only
-    /// its steps publish: a checkpoint that is written meanwhile says nothing about them.
+    /// Records that work has advanced by `amount`, such as bytes written; publishes it when due. While the rank trains,
+    /// only its steps publish: a checkpoint that is written meanwhile says nothing about them.
     pub fn beat(&self, amount: u64) {
         self.0.heartbeat.fetch_add(amount, Ordering::Relaxed);
         let mut state = self.0.state.lock();

@@ -20,20 +20,22 @@ use std::time::{Duration, Instant};
 /// Consecutive failed checkpoint writes after which the launch fails: unsaved progress is not worth continuing.
 const FAILURES: u32 = 3;
 
-/// Minimum time from the end of a save to the start of one that writes only the best checkpoint: a run that improves at every
-/// evaluation does not write a checkpoint after each. The next regular checkpoint writes the best one at the latest, so that a
-/// run that resumes always knows the best checkpoint of the time before.
+/// Minimum time from the end of a save to the start of one that writes only the best checkpoint: a run that improves at
+/// every evaluation does not write a checkpoint after each. The next regular checkpoint writes the best one at the
+/// latest, so that a run that resumes always knows the best checkpoint of the time before.
 const BEST_REST: Duration = Duration::from_secs(30);
 
-/// Maximum number of copies of the states in host memory: a best and a regular checkpoint that are being written, and a newer
-/// best one that waits.
+/// Maximum number of copies of the states in host memory: a best and a regular checkpoint that are being written, and a
+/// newer best one that waits.
 const COPIES: usize = 3;
 
-/// Writes the checkpoints of a launch on a thread of its own, while training continues: at most one save is in progress.
+/// Writes the checkpoints of a launch on a thread of its own, while training continues: at most one save is in
+/// progress.
 ///
-/// A regular checkpoint that becomes due during a save is postponed until the save has ended. The best checkpoint so far waits
-/// in memory, where a better one replaces it, and is written before the next regular checkpoint; after a failed write it waits
-/// for the next save. So there are at most three copies (see `COPIES`) of the states in host memory, and one encoded shard.
+/// A regular checkpoint that becomes due during a save is postponed until the save has ended. The best checkpoint so
+/// far waits in memory, where a better one replaces it, and is written before the next regular checkpoint; after a
+/// failed write it waits for the next save. So there are at most three copies (see `COPIES`) of the states in host
+/// memory, and one encoded shard.
 pub struct Saver {
     /// Rank 0 writes; the others follow.
     writer: Option<Arc<Writer>>,
@@ -196,8 +198,8 @@ impl Saver {
         waiting.is_none_or(|waiting| waiting >= step) && [self.written, waiting, running].contains(&Some(step))
     }
 
-    /// Whether the best checkpoint that waits is of an earlier step than one on storage, because its write failed. It is then
-    /// only written with a regular one after it: a run resumes from the checkpoint that was written last.
+    /// Whether the best checkpoint that waits is of an earlier step than one on storage, because its write failed. It
+    /// is then only written with a regular one after it: a run resumes from the checkpoint that was written last.
     fn outdated(&self) -> bool {
         self.waiting.as_ref().is_some_and(|best| self.written > Some(best.checkpoint.position.step))
     }
@@ -211,8 +213,8 @@ impl Saver {
     /// The checkpoint to resume from: on every rank the one that rank 0 found.
     ///
     /// # Errors
-    /// [`Ending::CheckpointUnreadable`] when there is none although one is expected, or the newest is of a later format; when
-    /// storage or a peer fails.
+    /// [`Ending::CheckpointUnreadable`] when there is none although one is expected, or the newest is of a later
+    /// format; when storage or a peer fails.
     pub fn resume(&mut self, gang: &Gang) -> Result<Option<Resumed>, Ending> {
         if !self.policy.resume {
             return Ok(None);
@@ -327,9 +329,9 @@ impl Saver {
         Ok(Some((found, origin)))
     }
 
-    /// On rank 0, after the last save of a training that has diverged after `items`: deletes what was saved since then. The report of
-    /// the divergence may be lost, and nothing in a checkpoint says that it is damaged. Errors are logged: the next launch deletes
-    /// it if it is told to.
+    /// On rank 0, after the last save of a training that has diverged after `items`: deletes what was saved since then.
+    /// The report of the divergence may be lost, and nothing in a checkpoint says that it is damaged. Errors are
+    /// logged: the next launch deletes it if it is told to.
     pub fn discard_after(&mut self, items: u64) {
         let Some(writer) = &self.writer else { return };
         if let Err(error) = writer.discard_after(Some(items)) {
@@ -349,8 +351,8 @@ impl Saver {
         self.waiting = None;
     }
 
-    /// Starts to write the best checkpoint that waits and then `regular`, whose copy took `copy`; `None` when the checkpoint of
-    /// this step is the best one, or is written already. No save may be in progress.
+    /// Starts to write the best checkpoint that waits and then `regular`, whose copy took `copy`; `None` when the
+    /// checkpoint of this step is the best one, or is written already. No save may be in progress.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -375,8 +377,8 @@ impl Saver {
         Ok(())
     }
 
-    /// Between two steps: takes the result of a save that has ended, and starts to write the best checkpoint if it has waited
-    /// for long enough.
+    /// Between two steps: takes the result of a save that has ended, and starts to write the best checkpoint if it has
+    /// waited for long enough.
     ///
     /// # Errors
     /// When a save has failed for the third consecutive time, or must not continue.
@@ -392,8 +394,8 @@ impl Saver {
         Ok(())
     }
 
-    /// Waits for the save in progress. With `must`, its failure is an error; otherwise only the third consecutive one is. A best
-    /// checkpoint whose write failed waits for the next save, unless a better one does.
+    /// Waits for the save in progress. With `must`, its failure is an error; otherwise only the third consecutive one
+    /// is. A best checkpoint whose write failed waits for the next save, unless a better one does.
     ///
     /// # Errors
     /// When storage fails, as described above; when a later gang writes; when a tensor is not finite.

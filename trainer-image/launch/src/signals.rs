@@ -14,8 +14,9 @@ const PARENT_PERIOD: Duration = Duration::from_millis(200);
 pub struct StopRequest(Arc<AtomicBool>);
 
 impl StopRequest {
-    /// From now on SIGTERM sets this flag instead of ending the process. A second SIGTERM ends a process that was started by hand at once, but not one
-    /// that is `supervised`: its agent has SIGKILL for that, and more than one program may ask it to stop.
+    /// From now on SIGTERM sets this flag instead of ending the process. A second SIGTERM ends a process that was
+    /// started by hand at once, but not one that is `supervised`: its agent has SIGKILL for that, and more than one
+    /// program may ask it to stop.
     ///
     /// # Errors
     /// When the handler cannot be installed.
@@ -39,8 +40,8 @@ impl StopRequest {
     }
 }
 
-/// Ends this process soon after its parent dies: an orphan would occupy the device, and its next checkpoint would collide with
-/// those of the gang that replaces it. For the same reason, no checkpoint is written.
+/// Ends this process soon after its parent dies: an orphan would occupy the device, and its next checkpoint would
+/// collide with those of the gang that replaces it. For the same reason, no checkpoint is written.
 ///
 /// # Errors
 /// When the watching thread cannot be started.

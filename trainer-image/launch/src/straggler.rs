@@ -86,8 +86,9 @@ impl StragglerWatch {
         }
     }
 
-    /// Describes the slowest rank of the window and its GPU, if it stands out; starts the next window. Ranks that are all as slow as each other
-    /// are no stragglers: the settings are the reason. A window in which a rank measured no time of its own says nothing.
+    /// Describes the slowest rank of the window and its GPU, if it stands out; starts the next window. Ranks that are
+    /// all as slow as each other are no stragglers: the settings are the reason. A window in which a rank measured no
+    /// time of its own says nothing.
     pub fn window(&mut self) -> Option<String> {
         let fastest = self.window.iter().map(|rank| rank.busy).fold(f64::INFINITY, f64::min);
         let (rank, slowest) = self.window.iter().copied().enumerate().max_by(|a, b| a.1.busy.total_cmp(&b.1.busy))?;

@@ -11,7 +11,8 @@ const LEAST_WINDOW: Duration = Duration::from_secs(2);
 const LEAST_STEPS: u64 = 10;
 /// Maximum number of steps by which a window is made longer at once.
 const MOST_STEPS: f64 = 1e6;
-/// Minimum duration of a window whose GPU utilization is reported: what the driver averages reaches up to a second beyond its start.
+/// Minimum duration of a window whose GPU utilization is reported: what the driver averages reaches up to a second
+/// beyond its start.
 const UTILIZATION: Duration = Duration::from_secs(UTILIZATION_SECONDS);
 
 /// Times of one step.
@@ -70,8 +71,8 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// For steps of `step_items` items, of which the first `warmup` do not count, on these devices; `None` when their busy time
-    /// is unknown.
+    /// For steps of `step_items` items, of which the first `warmup` do not count, on these devices; `None` when their
+    /// busy time is unknown.
     pub fn new(step_items: u64, warmup: u64, devices: Option<Devices>) -> Self {
         Self {
             step_items,
@@ -127,8 +128,8 @@ impl Throughput {
         self.prepared = None;
     }
 
-    /// Whether the speed is that of a steady state: the halves of the steps that count agree, and a step of `batches` batches does not
-    /// use up what the loaders had prepared. `None` when there are too few steps to tell.
+    /// Whether the speed is that of a steady state: the halves of the steps that count agree, and a step of `batches`
+    /// batches does not use up what the loaders had prepared. `None` when there are too few steps to tell.
     pub fn is_steady(&self, batches: u64) -> Option<bool> {
         let used = batches * self.steps.len() as u64;
         if self.prepared.is_some_and(|(before, after)| is_drained(before, after, used)) {
@@ -209,7 +210,8 @@ impl Throughput {
         self.share(self.total.offload.as_secs_f64())
     }
 
-    /// Fraction of the device's time (of all CPUs together) that was busy; of a GPU `None` for a window that is too short to tell.
+    /// Fraction of the device's time (of all CPUs together) that was busy; of a GPU `None` for a window that is too
+    /// short to tell.
     pub fn utilization(&self) -> Option<f64> {
         let devices = match self.devices? {
             Devices::Gpu if self.total.wall < UTILIZATION => return None,

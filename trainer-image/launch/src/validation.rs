@@ -22,8 +22,8 @@ pub fn validated(position: &Position, mut metrics: BTreeMap<String, f64>) -> Res
     Ok(Validation { items: position.items, metrics })
 }
 
-/// Refuses criteria of the plan by a metric that `validation` does not contain. `reporter` is what reports the metrics, such as
-/// `workload ups`.
+/// Refuses criteria of the plan by a metric that `validation` does not contain. `reporter` is what reports the metrics,
+/// such as `workload ups`.
 ///
 /// # Errors
 /// [`Ending::InvalidPlan`], naming the field and the metrics that there are.
@@ -40,8 +40,8 @@ pub fn require_metrics(plan: &LaunchPlan, validation: &Validation, reporter: &st
     )))
 }
 
-/// Updates in `position` whether validation still improves, by the criterion of `rule` or else by the loss. A metric that is
-/// absent is no improvement.
+/// Updates in `position` whether validation still improves, by the criterion of `rule` or else by the loss. A metric
+/// that is absent is no improvement.
 pub fn improve(position: &mut Position, rule: Option<&EarlyStopping>, validation: &Validation) {
     let (criterion, least) = rule.map_or((Criterion::default(), 0.0), |rule| (rule.criterion.clone(), rule.min_delta));
     let value = validation.metrics.get(&criterion.metric).copied();
@@ -60,8 +60,8 @@ pub fn stopped_early(plan: &LaunchPlan, position: &Position) -> bool {
     rule.is_some_and(|rule| position.evaluations_since_best >= rule.patience)
 }
 
-/// The value by which a checkpoint at this validation is the best so far: `None` when it is not, or no best one is kept. A trial
-/// of a search needs only the checkpoint from which it may be continued.
+/// The value by which a checkpoint at this validation is the best so far: `None` when it is not, or no best one is
+/// kept. A trial of a search needs only the checkpoint from which it may be continued.
 pub fn best_value(plan: &LaunchPlan, validation: &Validation, best: Option<f64>) -> Option<f64> {
     let policy = plan.checkpoint.as_ref().filter(|_| plan.kind == LaunchKind::Train)?;
     let Criterion { metric, better } = &policy.best;

@@ -6,8 +6,8 @@ use std::io::Read;
 /// Maximum length of a record of the kernel log.
 const RECORD: usize = 8 << 10;
 
-/// The newest Xid of the kernel log: `Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus`. `None` when there is none, or the log is not
-/// readable (as in most containers).
+/// The newest Xid of the kernel log: `Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus`. `None` when there is none,
+/// or the log is not readable (as in most containers).
 pub fn newest() -> Option<String> {
     let log = open("/dev/kmsg", OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut log = std::fs::File::from(log);

@@ -1,4 +1,5 @@
-//! What a card lacks ends the phase that needs it, and no other: decided without a GPU, for a card that is only pretended.
+//! What a card lacks ends the phase that needs it, and no other: decided without a GPU, for a card that is only
+//! pretended.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -30,7 +31,8 @@ fn forex(precision: Precision) -> [Program; 2] {
     ForexStep { preset: "smoke".into(), windows: 16, precision }.programs().unwrap()
 }
 
-/// The precisions of `examples/forex.yaml`: the baseline runs on a T4, its phases tf32 and bf16 end as Unsupported, and fp16 would not.
+/// The precisions of `examples/forex.yaml`: the baseline runs on a T4, its phases tf32 and bf16 end as Unsupported, and
+/// fp16 would not.
 #[test]
 fn a_phase_with_a_number_format_that_the_card_lacks_is_unsupported() {
     assert!(ending(T4, &forex(Precision::F32), false).is_none());
@@ -86,7 +88,8 @@ fn flash(precision: Precision) -> Program {
     recipe.step(&transformer(3)).unwrap()
 }
 
-/// Attention in one kernel needs no tensor cores: it runs on older cards too, unless a head does not fit into shared memory.
+/// Attention in one kernel needs no tensor cores: it runs on older cards too, unless a head does not fit into shared
+/// memory.
 #[test]
 fn attention_in_one_kernel_is_unsupported_only_where_a_head_does_not_fit() {
     assert!(ending(T4, &[flash(Precision::F16)], false).is_none());

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// The minimum of the machine's free memory, the remaining limit of the cgroup, and the remaining address space limit, in
-/// bytes; `None` when unknown.
+/// The minimum of the machine's free memory, the remaining limit of the cgroup, and the remaining address space limit,
+/// in bytes; `None` when unknown.
 pub fn memory() -> Option<usize> {
     [machine(), cgroup(), address_space()].into_iter().flatten().min()
 }

@@ -34,8 +34,8 @@ impl RankDevice {
     /// Opens `place`. `cache` is the directory of the persistent kernel cache.
     ///
     /// # Errors
-    /// [`Ending::Unsupported`] with the remedy when there is no such GPU, its driver or a library is missing, or this trainer is built without
-    /// CUDA: there is no fallback from a GPU to the CPU.
+    /// [`Ending::Unsupported`] with the remedy when there is no such GPU, its driver or a library is missing, or this
+    /// trainer is built without CUDA: there is no fallback from a GPU to the CPU.
     pub fn open(place: Place, cache: &Path) -> Result<Self, Ending> {
         match place {
             Place::Cpu => Ok(Self::Cpu),
@@ -74,7 +74,8 @@ impl RankDevice {
     /// Connects to the devices of the other ranks, where collectives run directly between devices.
     ///
     /// # Errors
-    /// [`Ending::LostPeer`] when not all ranks joined within `deadline`; [`Ending::Unsupported`] when a library is missing.
+    /// [`Ending::LostPeer`] when not all ranks joined within `deadline`; [`Ending::Unsupported`] when a library is
+    /// missing.
     pub fn meet(
         &mut self,
         rank: u32,
@@ -162,8 +163,8 @@ impl RankDevice {
         }
     }
 
-    /// Memory in bytes available to states and values beside `host` bytes of host memory; `None` when unknown. On a GPU, too
-    /// little host memory is only logged: copies are freed between checkpoints.
+    /// Memory in bytes available to states and values beside `host` bytes of host memory; `None` when unknown. On a
+    /// GPU, too little host memory is only logged: copies are freed between checkpoints.
     pub fn memory_beside(&self, host: usize) -> Option<usize> {
         match self {
             Self::Cpu => self.memory().map(|free| free.saturating_sub(host)),

@@ -8,7 +8,8 @@ use pawl_lower::LowerOptions;
 
 pub use pawl_launch::place::threads;
 
-/// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over a static memory plan.
+/// `None` runs one library call per operation, `Fuse` fused kernels over pooled buffers, `Graph` the same kernels over
+/// a static memory plan.
 pub fn on_cpu(settings: &Settings) -> Box<dyn Executor> {
     match fused_on_cpu(settings) {
         Some(executor) => Box::new(executor),

@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 const COMPANIONS: [&str; 5] =
     ["tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
-/// Exports the model of the plan in the file at `plan` to the directory `to`: `model.safetensors` with the best checkpoint of the storage at
-/// `checkpoints` (the newest one where `newest`), adapters merged (bfloat16 where `narrow`, else float32), `config.json`, and the tokenizer of its text or of the weights that it
-/// started from. Returns a one-line summary.
+/// Exports the model of the plan in the file at `plan` to the directory `to`: `model.safetensors` with the best
+/// checkpoint of the storage at `checkpoints` (the newest one where `newest`), adapters merged (bfloat16 where
+/// `narrow`, else float32), `config.json`, and the tokenizer of its text or of the weights that it started from.
+/// Returns a one-line summary.
 ///
 /// # Errors
 /// When the plan is of another workload, there is no checkpoint, it belongs to another run, or writing fails.

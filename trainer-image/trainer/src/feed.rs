@@ -71,7 +71,8 @@ impl Feed {
         self.loader.prepared()
     }
 
-    /// Ends an epoch after `items` items: workers that are not persistent end, and new ones start. Returns whether they do.
+    /// Ends an epoch after `items` items: workers that are not persistent end, and new ones start. Returns whether they
+    /// do.
     pub fn epoch_over(&mut self, items: u64) -> bool {
         if self.by_epoch {
             self.waited += self.loader.waited();

@@ -113,9 +113,10 @@ impl Gpu {
         Ok(())
     }
 
-    /// The executor that `settings` select. `compile: None` launches a kernel per operator, `Fuse` fused kernels, `Graph` a whole program as a CUDA
-    /// graph. With `deterministic`, algorithms of matrix products are not chosen by timing, which may vary between runs, and cuDNN's attention is
-    /// configured to be deterministic; all other kernels always are.
+    /// The executor that `settings` select. `compile: None` launches a kernel per operator, `Fuse` fused kernels,
+    /// `Graph` a whole program as a CUDA graph. With `deterministic`, algorithms of matrix products are not chosen by
+    /// timing, which may vary between runs, and cuDNN's attention is configured to be deterministic; all other kernels
+    /// always are.
     pub fn executor(&self, settings: &Settings) -> CudaGraph {
         let device = Arc::clone(&self.device);
         let base = match settings.compile() {

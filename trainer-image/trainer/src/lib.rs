@@ -1,8 +1,8 @@
 //! The trainer: one process per rank that runs one launch of a plan and reports its measurements.
 //!
 //! [`run_from_env`] is the whole program: it reads the contract's environment and `plan.json`, runs the launch, writes
-//! `progress.json` and `report.json`, and returns the contract's exit code. The main loop is [`train::train`]; every other
-//! concern has a file of its own, or is a module of [`pawl_launch`] if it is independent of the engine.
+//! `progress.json` and `report.json`, and returns the contract's exit code. The main loop is [`train::train`]; every
+//! other concern has a file of its own, or is a module of [`pawl_launch`] if it is independent of the engine.
 
 #[cfg(all(feature = "cuda", feature = "candle-cuda"))]
 compile_error!(

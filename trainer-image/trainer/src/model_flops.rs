@@ -5,8 +5,8 @@ use pawl_contract::settings::{Precision, Settings};
 use pawl_graph::graph::{AttentionSpec, Graph, Node, Op, Program, Stage};
 use pawl_workloads::{At, Job};
 
-/// Dense peak in TFLOP/s of 8-bit floats (0: it has none), 16-bit floats and TensorFloat-32 on tensor cores, and of float32 without them, by a part of
-/// the device's name; from NVIDIA's data sheets.
+/// Dense peak in TFLOP/s of 8-bit floats (0: it has none), 16-bit floats and TensorFloat-32 on tensor cores, and of
+/// float32 without them, by a part of the device's name; from NVIDIA's data sheets.
 const PEAKS: [(&str, [f64; 4]); 9] = [
     ("B200", [4500.0, 2250.0, 1125.0, 75.0]),
     ("GH200", [1978.9, 989.4, 494.7, 66.9]),
@@ -41,8 +41,8 @@ pub fn peak(device: &str, settings: &Settings) -> Option<f64> {
 /// Steps over which [`per_item`] averages.
 const STEPS: u64 = 1000;
 
-/// [`of_micro_step`] for an item, on average over a run's first thousand steps: not every micro-step has the same losses. A step takes `step_items`
-/// in `accumulation` micro-steps.
+/// [`of_micro_step`] for an item, on average over a run's first thousand steps: not every micro-step has the same
+/// losses. A step takes `step_items` in `accumulation` micro-steps.
 pub fn per_item(job: &dyn Job, lineup: &Lineup, step_items: u64, accumulation: u32) -> f64 {
     let variants = 0..job.programs().train.len();
     let costs: Vec<f64> = variants.map(|variant| of_micro_step(lineup.micro_program(variant)) as f64).collect();
@@ -51,8 +51,8 @@ pub fn per_item(job: &dyn Job, lineup: &Lineup, step_items: u64, accumulation: u
     sum / (STEPS * u64::from(accumulation)) as f64 / f64::from(job.items_per_batch())
 }
 
-/// Floating point operations of the matrix products in the forward and backward pass of `micro_step`, without recomputation, masked attention
-/// scores and the optimizer.
+/// Floating point operations of the matrix products in the forward and backward pass of `micro_step`, without
+/// recomputation, masked attention scores and the optimizer.
 pub fn of_micro_step(micro_step: &Program) -> u64 {
     let graph = &micro_step.graph;
     graph.nodes().iter().map(|node| of_node(graph, node)).sum()
@@ -118,7 +118,8 @@ mod tests {
             let tokens = 4 * of.sequence as u64;
             let expected = (tokens * of.architecture.flops_per_token(of.method, of.sequence, adapters)) as f64;
             let counted = of_micro_step(lineup.micro_program(0)) as f64;
-            // The formula counts gains as if they were multiplied with, and adapters in the input's gradient of the first block.
+            // The formula counts gains as if they were multiplied with, and adapters in the input's gradient of the
+            // first block.
             assert!((counted / expected - 1.0).abs() < 0.04, "{counted} of {expected}: {:?}", of.method);
         }
     }

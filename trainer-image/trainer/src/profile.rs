@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Times the micro-step of the plan in the file at `path`, kernel by kernel, over `rounds` runs on `PAWL_DEVICE`, and returns a table: the kinds of
-/// kernels, then the `kernels` slowest ones.
+/// Times the micro-step of the plan in the file at `path`, kernel by kernel, over `rounds` runs on `PAWL_DEVICE`, and
+/// returns a table: the kinds of kernels, then the `kernels` slowest ones.
 ///
 /// # Errors
 /// When the plan is rejected, or the device or the data fail.

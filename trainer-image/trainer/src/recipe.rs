@@ -1,5 +1,5 @@
-//! Translates the contract's settings to the engine's recipe. Every setting takes effect here, in the loop or in the workload,
-//! or is rejected with the reason: none is accepted and ignored.
+//! Translates the contract's settings to the engine's recipe. Every setting takes effect here, in the loop or in the
+//! workload, or is rejected with the reason: none is accepted and ignored.
 
 use crate::device::Place;
 use crate::ending::Ending;
@@ -17,8 +17,8 @@ use pawl_lower::LowerOptions;
 use pawl_workloads::Job;
 use std::collections::BTreeSet;
 
-/// Rejects settings that neither this trainer at `place` nor the workload (which supports the settings in `of_workload`)
-/// supports.
+/// Rejects settings that neither this trainer at `place` nor the workload (which supports the settings in
+/// `of_workload`) supports.
 ///
 /// # Errors
 /// [`Ending::Unsupported`] names the setting, the value, where it is supported, and the remedy.

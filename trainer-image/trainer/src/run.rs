@@ -290,8 +290,8 @@ impl RunningLaunch<'_> {
         }
     }
 
-    /// Extends a measurement whose window is shorter than the plan says on some rank; by another window, which replaces the one so far,
-    /// if that was not steady.
+    /// Extends a measurement whose window is shorter than the plan says on some rank; by another window, which replaces
+    /// the one so far, if that was not steady.
     ///
     /// # Errors
     /// When a peer is lost.
@@ -325,7 +325,8 @@ impl RunningLaunch<'_> {
         }
     }
 
-    /// What of a step is not finite, and its value. With a loss scale, gradients that are not finite are part of finding it.
+    /// What of a step is not finite, and its value. With a loss scale, gradients that are not finite are part of
+    /// finding it.
     fn not_finite(&self, loss: f64, result: &StepResult) -> Option<(&'static str, f64)> {
         let finite = result.gradient_norm.is_finite() || result.skipped && self.scales_loss;
         match (loss.is_finite(), finite) {
@@ -428,8 +429,8 @@ impl RunningLaunch<'_> {
         validation::validated(&self.position, metrics)
     }
 
-    /// The metrics of the evaluated split of `data`, finite or not: every rank evaluates its share, sums are computed in rank
-    /// order.
+    /// The metrics of the evaluated split of `data`, finite or not: every rank evaluates its share, sums are computed
+    /// in rank order.
     ///
     /// # Errors
     /// When data, device or a peer fail.
@@ -460,8 +461,8 @@ impl RunningLaunch<'_> {
         Ok(data.metrics(&total))
     }
 
-    /// Starts to write the checkpoint of this step, unless a save is in progress; see [`Saver`]. With `must`, waits until the
-    /// checkpoint of this step, and all before it, are written.
+    /// Starts to write the checkpoint of this step, unless a save is in progress; see [`Saver`]. With `must`, waits
+    /// until the checkpoint of this step, and all before it, are written.
     ///
     /// # Errors
     /// As [`RunningLaunch::snapshot`]; when storage fails.
@@ -492,8 +493,8 @@ impl RunningLaunch<'_> {
         self.saver.as_mut().map_or(Ok(()), Saver::poll)
     }
 
-    /// Ends the saving of a launch that ends with an error; see [`Saver::finish`]. What a training saved after its last healthy loss is
-    /// deleted if it has diverged.
+    /// Ends the saving of a launch that ends with an error; see [`Saver::finish`]. What a training saved after its last
+    /// healthy loss is deleted if it has diverged.
     pub fn finish_saving(&mut self, ending: &Ending) {
         let (_, healthy) = self.healthy;
         if let Some(saver) = &mut self.saver {
@@ -504,8 +505,8 @@ impl RunningLaunch<'_> {
         }
     }
 
-    /// The checkpoint of this step on the rank that writes it, if it `wants` one. All ranks call this: those that hold a part of the states contribute
-    /// it if the writer wants the checkpoint.
+    /// The checkpoint of this step on the rank that writes it, if it `wants` one. All ranks call this: those that hold
+    /// a part of the states contribute it if the writer wants the checkpoint.
     ///
     /// # Errors
     /// As [`RunningLaunch::snapshot`].

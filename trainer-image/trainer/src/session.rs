@@ -182,8 +182,8 @@ impl Session {
     /// Compiles a launch for `executor`.
     ///
     /// # Errors
-    /// [`Ending::OutOfMemory`] when it needs more than the memory limit of `options`, [`Ending::Unsupported`] when the executor
-    /// does not support an operation.
+    /// [`Ending::OutOfMemory`] when it needs more than the memory limit of `options`, [`Ending::Unsupported`] when the
+    /// executor does not support an operation.
     pub fn new(lineup: Lineup, executor: &dyn Executor, options: &ExecOptions) -> Result<Self, Ending> {
         tracing::info!(executor = executor.name(), programs = lineup.programs.len(), "compiling");
         let start = Instant::now();
@@ -303,7 +303,8 @@ impl Session {
         (0..count).map(|output| Ok(self.executable.output(program, output)?)).collect()
     }
 
-    /// Counts what is out of the range of 8-bit floats in a micro-step of `batch`, which changes no state. With any other precision, nothing is counted.
+    /// Counts what is out of the range of 8-bit floats in a micro-step of `batch`, which changes no state. With any
+    /// other precision, nothing is counted.
     ///
     /// # Errors
     /// When the device fails.
@@ -329,7 +330,8 @@ impl Session {
         Ok(self.executable.write_state(name, value)?)
     }
 
-    /// All mutable states that persist between steps, by name; shards are joined. Frozen states are functions of configuration and seed.
+    /// All mutable states that persist between steps, by name; shards are joined. Frozen states are functions of
+    /// configuration and seed.
     ///
     /// # Errors
     /// When the device or a peer fails.
@@ -342,8 +344,8 @@ impl Session {
         self.executable.states().iter().any(|decl| persists(decl) && decl.whole().is_some())
     }
 
-    /// Share of the initial weights in the moving averages with this decay, of the group of parameters with the most updates: what few
-    /// losses train is evaluated by no metric. `None` when there are no averages.
+    /// Share of the initial weights in the moving averages with this decay, of the group of parameters with the most
+    /// updates: what few losses train is evaluated by no metric. `None` when there are no averages.
     ///
     /// # Errors
     /// When the device fails.
@@ -357,8 +359,8 @@ impl Session {
         Ok(updates.map(|updates| initial_share(decay, updates)))
     }
 
-    /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values, and are
-    /// logged. With `weights_only` only parameters and frozen arrays are set.
+    /// Sets states by name. Missing averages start from the weights; other missing states keep their initial values,
+    /// and are logged. With `weights_only` only parameters and frozen arrays are set.
     ///
     /// # Errors
     /// [`Ending::InvalidPlan`] when a weight is missing or has another shape: the checkpoint belongs to another model.
@@ -387,7 +389,8 @@ impl Session {
                 continue;
             }
             let weight = name.strip_prefix(AVERAGE).and_then(find);
-            // Checkpoints of versions before the warm-up have no such counter: one of the optimizer has counted the same updates.
+            // Checkpoints of versions before the warm-up have no such counter: one of the optimizer has counted the
+            // same updates.
             let steps = || find(&format!("adamw.step/{}", name.strip_prefix(AVERAGE_UPDATES)?));
             match (role, weight.or_else(steps)) {
                 (Role::Average | Role::Optimizer, Some(known)) => tensors.push((name.clone(), known)),
@@ -410,7 +413,8 @@ impl Session {
         Ok(())
     }
 
-    /// The first tensor, in order of declaration, that contains NaN or infinity, for the error message. Of shards, only this rank's are looked at.
+    /// The first tensor, in order of declaration, that contains NaN or infinity, for the error message. Of shards, only
+    /// this rank's are looked at.
     pub fn first_non_finite(&mut self) -> Option<String> {
         let decls: Vec<StateDecl> = self.executable.states().iter().filter(|decl| persists(decl)).cloned().collect();
         decls.into_iter().find_map(|decl| {

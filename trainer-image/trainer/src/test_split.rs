@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 const PREFIX: &str = "test";
 
 impl RunningLaunch<'_> {
-    /// Evaluates the test split, if the workload has one, with the weights of the best checkpoint (the current ones if there is
-    /// no checkpoint), and adds its metrics to those of the newest validation, unless the test loss is not finite. The session
-    /// then has the weights of that checkpoint. Only at the end of a training.
+    /// Evaluates the test split, if the workload has one, with the weights of the best checkpoint (the current ones if
+    /// there is no checkpoint), and adds its metrics to those of the newest validation, unless the test loss is not
+    /// finite. The session then has the weights of that checkpoint. Only at the end of a training.
     ///
     /// # Errors
     /// When the checkpoint cannot be read; when data, device or a peer fail.
@@ -59,8 +59,8 @@ impl RunningLaunch<'_> {
     }
 }
 
-/// The finite test metrics under their names in the report; none when the test loss is not finite, which does not make a
-/// finished training a failed one.
+/// The finite test metrics under their names in the report; none when the test loss is not finite, which does not make
+/// a finished training a failed one.
 fn reported(metrics: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let loss = metrics.get("loss").copied().unwrap_or(f64::NAN);
     if !loss.is_finite() {

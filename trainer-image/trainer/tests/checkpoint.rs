@@ -366,8 +366,8 @@ fn earlier_claims_do_not_fill_the_storage() {
     assert_eq!(claims(), ["19.2"]);
 }
 
-/// Every later version must read the checkpoints of this one: the directory was written by the version that introduced its
-/// format, and is never changed.
+/// Every later version must read the checkpoints of this one: the directory was written by the version that introduced
+/// its format, and is never changed.
 #[test]
 fn checkpoints_of_format_1_can_be_read() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-1");

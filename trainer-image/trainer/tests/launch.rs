@@ -93,7 +93,8 @@ fn saving() -> Value {
 #[test]
 fn the_ups_smoke_size_learns() {
     let dir = tempfile::tempdir().unwrap();
-    // A quick average: without its warm-up, 82 % of the workload's own (0.999) would still be first weights after 200 steps.
+    // A quick average: without its warm-up, 82 % of the workload's own (0.999) would still be first weights after 200
+    // steps.
     let changes = json!({"budget": {"items": 400}, "checkpoint": saving(), "settings": {"ema": "0.9"}});
     let report = launch(dir.path(), changes);
     assert_eq!(

@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex};
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_pawl-trainer");
 
-/// A gang of two ranks that trains until `enough` holds. The ranks for which the shell condition `slow` holds are frozen for most of
-/// the time, as a device that throttles. Returns the report, the last progress and the metrics of rank 0.
+/// A gang of two ranks that trains until `enough` holds. The ranks for which the shell condition `slow` holds are
+/// frozen for most of the time, as a device that throttles. Returns the report, the last progress and the metrics of
+/// rank 0.
 fn gang(
     dir: &Path,
     (slow, stopped, running): (&str, f64, f64),

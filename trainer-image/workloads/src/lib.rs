@@ -1,7 +1,8 @@
 //! The built-in workloads of Pawl and their data.
 //!
-//! A [`Workload`] is found by name in the [`registry`] and builds a [`Job`] from a configuration; the job's [`Data`] makes the batches that
-//! a [`Loader`] prefetches. A new workload adds a module and a line to the registry; the trainer depends only on the traits.
+//! A [`Workload`] is found by name in the [`registry`] and builds a [`Job`] from a configuration; the job's [`Data`]
+//! makes the batches that a [`Loader`] prefetches. A new workload adds a module and a line to the registry; the trainer
+//! depends only on the traits.
 
 pub mod atft;
 pub mod forex;

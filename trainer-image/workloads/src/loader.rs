@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Prepares the batches of a schedule.
 ///
-/// With workers, at most `workers * prefetch` batches are prepared or in preparation; the order of delivery is that of the schedule
-/// and the bytes do not depend on the number of workers. Without workers, a batch is made on request.
+/// With workers, at most `workers * prefetch` batches are prepared or in preparation; the order of delivery is that of
+/// the schedule and the bytes do not depend on the number of workers. Without workers, a batch is made on request.
 pub struct Loader {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,

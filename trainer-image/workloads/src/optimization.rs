@@ -43,7 +43,8 @@ fn within(field: &str, value: Option<&Decimal>, range: Range<f64>) -> Result<Opt
 }
 
 impl Optimization {
-    /// `adamw` for all parameters, with a gradient norm of at most 1; `settings` override its weight decay and `learning_rate`.
+    /// `adamw` for all parameters, with a gradient norm of at most 1; `settings` override its weight decay and
+    /// `learning_rate`.
     ///
     /// # Errors
     /// When a setting is out of its range.

@@ -1,7 +1,7 @@
 //! Random numbers as a pure function of (seed, stream, index): SplitMix64 in counter form.
 //!
-//! It is stateless, so any value can be computed without its predecessors: shards are made in any order, a run resumes at
-//! any step, and all ranks agree. `ln`, `sin` and `cos` come from the `libm` crate: bitwise equal on every platform.
+//! It is stateless, so any value can be computed without its predecessors: shards are made in any order, a run resumes
+//! at any step, and all ranks agree. `ln`, `sin` and `cos` come from the `libm` crate: bitwise equal on every platform.
 
 use std::f64::consts::TAU;
 
@@ -69,8 +69,8 @@ impl Stream {
     }
 }
 
-/// `count` standard normals drawn as one array (Box and Muller): ceil(count / 2) radii from the words at `start`, then as many
-/// angles; first all cosines, then all sines.
+/// `count` standard normals drawn as one array (Box and Muller): ceil(count / 2) radii from the words at `start`, then
+/// as many angles; first all cosines, then all sines.
 #[derive(Clone, Copy, Debug)]
 pub struct Normals {
     stream: Stream,

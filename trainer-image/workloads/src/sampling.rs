@@ -1,4 +1,5 @@
-//! Selection of the samples of a batch: pure functions of (seed, position), independent of the number of ranks or workers.
+//! Selection of the samples of a batch: pure functions of (seed, position), independent of the number of ranks or
+//! workers.
 
 use crate::random::Stream;
 use parking_lot::Mutex;
@@ -9,8 +10,8 @@ const KEPT: usize = 4;
 
 /// An infinite order of `len` samples: every sample once per cycle, each cycle reshuffled.
 ///
-/// Position `p` lies in cycle `p / len`. When `group` consecutive positions must be distinct samples (an item that bundles
-/// several), a cycle is truncated to a multiple of `group`; the remaining samples may occur in the next one.
+/// Position `p` lies in cycle `p / len`. When `group` consecutive positions must be distinct samples (an item that
+/// bundles several), a cycle is truncated to a multiple of `group`; the remaining samples may occur in the next one.
 #[derive(Debug)]
 pub struct Shuffle {
     stream: Stream,
@@ -58,7 +59,8 @@ pub(crate) fn permutation(stream: Stream, len: u32) -> Vec<u32> {
     order
 }
 
-/// `count` of `0..len` without replacement, uniform, ascending (so that a gather walks forward). All when `count >= len`.
+/// `count` of `0..len` without replacement, uniform, ascending (so that a gather walks forward). All when `count >=
+/// len`.
 pub fn choose(stream: Stream, len: u32, count: u32) -> Vec<u32> {
     let mut all: Vec<u32> = (0..len).collect();
     if count >= len {

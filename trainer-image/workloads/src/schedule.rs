@@ -54,8 +54,8 @@ pub enum DecayStart {
 pub struct RateSchedule {
     /// Length of the warm-up.
     pub warmup: Warmup,
-    /// Whether update k (from 0) of a warm-up of n updates has the factor `k / n`, so that the first update has learning rate 0; otherwise
-    /// `(k + 1) / n`.
+    /// Whether update k (from 0) of a warm-up of n updates has the factor `k / n`, so that the first update has
+    /// learning rate 0; otherwise `(k + 1) / n`.
     pub starts_at_zero: bool,
     /// The decay, which reaches `floor` at the end of the launch.
     pub decay: RateDecay,

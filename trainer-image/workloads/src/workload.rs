@@ -5,9 +5,10 @@
 //!   name, schema, settings                            programs, optimization        evaluation(i), metrics(sums)
 //! ```
 //!
-//! Everything up to [`Job`] is pure and fast: preflight validates, builds the programs and predicts memory without any data.
-//! Everything after it is a pure function of positions: a batch depends on the number of items that the gang has seen, not on the caller, the
-//! order or the number of calls. So resuming is exact, and N ranks see the same data as one rank with N times the accumulation.
+//! Everything up to [`Job`] is pure and fast: preflight validates, builds the programs and predicts memory without any
+//! data. Everything after it is a pure function of positions: a batch depends on the number of items that the gang has
+//! seen, not on the caller, the order or the number of calls. So resuming is exact, and N ranks see the same data as
+//! one rank with N times the accumulation.
 
 use crate::schedule::RateSchedule;
 use pawl_contract::settings::Settings;
@@ -19,7 +20,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A configuration, a setting or data that the workload does not support. The message names the field or file, the value and the remedy.
+/// A configuration, a setting or data that the workload does not support. The message names the field or file, the
+/// value and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// A field of the workload's configuration, or of `settings.workload`, which overrides it.
@@ -50,7 +52,8 @@ pub enum WorkloadError {
         /// The problem and the remedy.
         problem: String,
     },
-    /// A typed setting that has no implementation for this workload: a phase with it is not applied, and the job continues.
+    /// A typed setting that has no implementation for this workload: a phase with it is not applied, and the job
+    /// continues.
     #[error("settings.{field}: {value} {problem}")]
     Unsupported {
         /// Name of the setting, such as `attention`.
@@ -120,8 +123,8 @@ pub trait Workload: Send + Sync {
     /// JSON Schema of the configuration. `settings.workload` is a patch with the same schema, which overrides it.
     fn schema(&self) -> Value;
 
-    /// The typed settings (camelCase) that this workload supports, beside those that apply to any program. Preflight rejects a
-    /// setting that neither the trainer nor the workload supports.
+    /// The typed settings (camelCase) that this workload supports, beside those that apply to any program. Preflight
+    /// rejects a setting that neither the trainer nor the workload supports.
     fn settings(&self) -> &'static [&'static str];
 
     /// Validates `request`; generates no data and accesses no file.
@@ -150,12 +153,14 @@ pub trait Job: Send + Sync {
         0
     }
 
-    /// Frozen arrays by name, such as an encoder, that are stored in checkpoints. A run resumes only from a checkpoint with equal ones.
+    /// Frozen arrays by name, such as an encoder, that are stored in checkpoints. A run resumes only from a checkpoint
+    /// with equal ones.
     fn extras(&self) -> Vec<(String, Array)> {
         Vec::new()
     }
 
-    /// Opens the data under `root`, and generates what is missing; `progress` reports (phase, done, total) as a heartbeat.
+    /// Opens the data under `root`, and generates what is missing; `progress` reports (phase, done, total) as a
+    /// heartbeat.
     ///
     /// # Errors
     /// When an I/O operation fails, or a source file is missing or invalid.
@@ -165,8 +170,8 @@ pub trait Job: Send + Sync {
 /// The programs of a job: forward passes. The trainer differentiates, accumulates, updates and compiles them.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Training variants. Each returns `loss` first, a float32 scalar: the mean over the micro-batch; other outputs are informational.
-    /// The trainable states are those with [`Role::Parameter`](pawl_graph::graph::Role::Parameter).
+    /// Training variants. Each returns `loss` first, a float32 scalar: the mean over the micro-batch; other outputs are
+    /// informational. The trainable states are those with [`Role::Parameter`](pawl_graph::graph::Role::Parameter).
     pub train: Vec<Program>,
     /// Evaluation programs; their parameters are the averages where there are any.
     pub evaluation: Vec<Program>,
@@ -179,8 +184,8 @@ pub struct Programs {
 pub struct Regions {
     /// Regions that stay float32 under any `precision`.
     pub float32: &'static [&'static str],
-    /// Scopes whose products with weights are over 8-bit floats with `precision: fp8`, each named entirely: linear layers of blocks, not the first and
-    /// the last of the model. Without any, the workload does not support it.
+    /// Scopes whose products with weights are over 8-bit floats with `precision: fp8`, each named entirely: linear
+    /// layers of blocks, not the first and the last of the model. Without any, the workload does not support it.
     pub float8: &'static [&'static str],
     /// Regions that `activationCheckpointing: Full` recomputes, each as a whole: the blocks.
     pub blocks: &'static [&'static str],
@@ -195,8 +200,8 @@ pub struct Regions {
 pub struct Optimization {
     /// Update rule of each parameter.
     pub optimizer: Optimizer,
-    /// Prefixes of parameters that are updated only in steps in which a micro-step gave them a gradient: the trainer applies the update of the
-    /// training variants that ran.
+    /// Prefixes of parameters that are updated only in steps in which a micro-step gave them a gradient: the trainer
+    /// applies the update of the training variants that ran.
     pub groups: Vec<String>,
     /// Learning rate.
     pub learning_rate: f64,
@@ -237,7 +242,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// From `items` seen items on, with `step_items` items per optimizer step of the gang, in `accumulation` micro-steps.
+    /// From `items` seen items on, with `step_items` items per optimizer step of the gang, in `accumulation`
+    /// micro-steps.
     pub fn new(items: u64, step_items: u64, accumulation: u32) -> Self {
         Self { next: At { items, micro: 0 }, step_items, accumulation }
     }
@@ -294,8 +300,8 @@ pub trait Data: Send + Sync {
     /// When the data cannot be read.
     fn train(&self, at: At, batch: &mut Batch) -> Result<(), WorkloadError>;
 
-    /// The states of [`Role::Data`](pawl_graph::graph::Role::Data) by name, which the trainer writes once: data that are kept on the device. Batches
-    /// are then positions in them.
+    /// The states of [`Role::Data`](pawl_graph::graph::Role::Data) by name, which the trainer writes once: data that
+    /// are kept on the device. Batches are then positions in them.
     ///
     /// # Errors
     /// When the data cannot be read.
@@ -315,14 +321,15 @@ pub trait Data: Send + Sync {
     /// Length of the vector of sums that [`Data::add`] adds to.
     fn sums(&self) -> usize;
 
-    /// Adds the program's outputs for evaluation batch `index` to `sums`. The metrics are computed from the sums of all batches (and ranks).
+    /// Adds the program's outputs for evaluation batch `index` to `sums`. The metrics are computed from the sums of all
+    /// batches (and ranks).
     fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]);
 
     /// The metrics, which always include `loss`.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64>;
 
-    /// The same data with the test split in place of the validation split; `None` where there is no test split. At the end of the training the
-    /// trainer evaluates it once, with the weights of the best checkpoint.
+    /// The same data with the test split in place of the validation split; `None` where there is no test split. At the
+    /// end of the training the trainer evaluates it once, with the weights of the best checkpoint.
     fn test_split(&self) -> Option<Arc<dyn Data>> {
         None
     }

@@ -106,7 +106,8 @@ fn batches_are_made_in_less_memory_than_the_features_take() {
     let peak = PEAK.load(Ordering::SeqCst) - before;
     let features = DAYS * STOCKS * FEATURES * size_of::<f32>();
     println!("opened {opened}, peak {peak}, features {features} bytes");
-    // The index takes 21 bytes per date and stock, metadata of the file the rest of what was opened; then the cache, a batch, and a date that is read.
+    // The index takes 21 bytes per date and stock, metadata of the file the rest of what was opened; then the cache, a
+    // batch, and a date that is read.
     assert!(opened < 21 * DAYS * STOCKS + 12 * MIB, "{opened} bytes when opened");
     assert!(peak < opened + 4 * MIB + 8 * MIB && 2 * peak < 3 * features / 2, "{peak} bytes of {features}");
 }

@@ -20,8 +20,8 @@ pub struct History {
     pub trials: Vec<Recorded>,
 }
 
-/// The trials of the stage `search`; `None` when the parameters are invalid or the trials are those of other parameters, as
-/// between a change of the spec and the next status.
+/// The trials of the stage `search`; `None` when the parameters are invalid or the trials are those of other
+/// parameters, as between a change of the spec and the next status.
 pub fn history(search: &Search, status: &SearchStatus) -> Option<History> {
     let space = Space { parameters: parameters(search).ok()?, ..Space::default() };
     let full = full(search);

@@ -1,5 +1,5 @@
-//! Searches of a job for the crate `pawl-search`: the stage of a spec, settings with the values of a trial, and trials in the
-//! status.
+//! Searches of a job for the crate `pawl-search`: the stage of a spec, settings with the values of a trial, and trials
+//! in the status.
 
 mod domain;
 mod history;

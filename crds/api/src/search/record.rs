@@ -174,8 +174,8 @@ fn state_of(text: &str) -> Option<State> {
     })
 }
 
-/// `point` with real numbers of four significant digits, which the status has room for: what a trial runs with is what later
-/// trials learn from. Multiples of a step lose only the error of their sum.
+/// `point` with real numbers of four significant digits, which the status has room for: what a trial runs with is what
+/// later trials learn from. Multiples of a step lose only the error of their sum.
 pub fn rounded(point: Point, space: &Space) -> Point {
     let round = |name: &str, value: Value| {
         let domain =

@@ -66,8 +66,8 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// The values of all settings of a job with a single value, by path. The settings of the workload are those in its `config`,
-/// overridden by `settings.workload`.
+/// The values of all settings of a job with a single value, by path. The settings of the workload are those in its
+/// `config`, overridden by `settings.workload`.
 pub(super) fn values(settings: &Settings, workload: &Workload) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for name in ["batchPerGpu", "accumulationSteps"] {
@@ -108,8 +108,8 @@ fn same(a: &str, b: &str) -> bool {
     a == b || number(a).is_some_and(|value| number(b) == Some(value))
 }
 
-/// `settings` with these values, by path. A value that the settings already have keeps its text, so that equal settings have
-/// equal hashes. A value that its setting cannot have is left out: validation refuses it.
+/// `settings` with these values, by path. A value that the settings already have keeps its text, so that equal settings
+/// have equal hashes. A value that its setting cannot have is left out: validation refuses it.
 ///
 /// ```
 /// use pawl_api::{search, spec::Workload};

@@ -13,12 +13,12 @@ use pawl_search::space::{Condition, Parameter, Point, Space, Value};
 use pawl_search::stage::{Budget, Stage};
 use std::collections::BTreeMap;
 
-/// The stage with this index of the search, where trial 0 has the settings `base`, and the trials after it have the values
-/// `first`, by path; parameters without a value there have that of `base`.
+/// The stage with this index of the search, where trial 0 has the settings `base`, and the trials after it have the
+/// values `first`, by path; parameters without a value there have that of `base`.
 ///
 /// # Errors
-/// What cannot be expressed as a stage, with fields relative to the stage of the spec, such as `parameters[0].min`. A stage
-/// may still be invalid: see [`Stage::validate`].
+/// What cannot be expressed as a stage, with fields relative to the stage of the spec, such as `parameters[0].min`. A
+/// stage may still be invalid: see [`Stage::validate`].
 pub fn stage(spec: &TrainingJobSpec, index: usize, base: &Settings, first: &[Values]) -> Result<Stage, Vec<Problem>> {
     let Some(search) = spec.search.get(index) else {
         return Err(vec![Problem::new("", "", "is not a stage of the search", "")]);

@@ -17,8 +17,8 @@ pub struct Analysis {
     /// Steps in the measured window.
     #[schemars(range(min = 1, max = 100000))]
     pub window_steps: u32,
-    /// Longest time of the warm-up and of the window, seconds each: where steps are slow, they end before `warmupSteps` and
-    /// `windowSteps`, after a quarter of these steps and 10 steps of the window at least.
+    /// Longest time of the warm-up and of the window, seconds each: where steps are slow, they end before `warmupSteps`
+    /// and `windowSteps`, after a quarter of these steps and 10 steps of the window at least.
     #[serde(skip_serializing_if = "is_usual_window")]
     #[schemars(range(min = 1, max = 86400))]
     pub max_window_seconds: u32,
@@ -32,8 +32,8 @@ pub struct Analysis {
     pub alpha_percent: Decimal,
     /// Treatment of inconclusive phases.
     pub on_inconclusive: OnInconclusive,
-    /// Number of items trained for the quality gates. At most one of `qualityItems` and `qualityEpochs`; default: 200000
-    /// items.
+    /// Number of items trained for the quality gates. At most one of `qualityItems` and `qualityEpochs`; default:
+    /// 200000 items.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000_u64))]
     pub quality_items: Option<u64>,
@@ -41,13 +41,13 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000))]
     pub quality_epochs: Option<u32>,
-    /// Number of comparisons of the quality gates: with 3, after a sixteenth, a quarter and all of `qualityItems`. Two clear
-    /// results in a row end the test early. Needs two seeds.
+    /// Number of comparisons of the quality gates: with 3, after a sixteenth, a quarter and all of `qualityItems`. Two
+    /// clear results in a row end the test early. Needs two seeds.
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(range(min = 1, max = 5))]
     pub quality_looks: u32,
-    /// How much longer judging and training together may take than the training with the baseline, in percent. A phase whose launches do
-    /// not fit, or save less than they take, is Inconclusive. Absent: no limit.
+    /// How much longer judging and training together may take than the training with the baseline, in percent. A phase
+    /// whose launches do not fit, or save less than they take, is Inconclusive. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub budget_percent: Option<u32>,
@@ -112,8 +112,8 @@ pub struct Gates {
     /// Maximum increase of the validation loss over the original baseline, absolute, at least 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss_delta: Option<Decimal>,
-    /// Maximum relative difference of the validation loss from the original baseline's, in either direction: `"0.01"` allows
-    /// 1 % more and 1 % less.
+    /// Maximum relative difference of the validation loss from the original baseline's, in either direction: `"0.01"`
+    /// allows 1 % more and 1 % less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss_within: Option<Decimal>,
     /// Maximum relative difference of the final training loss from the original baseline's, in either direction. It is
@@ -136,8 +136,8 @@ pub struct Gates {
     /// Minimum items per second of all accepted phases together, and of the training. Above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_items_per_second: Option<Decimal>,
-    /// Maximum seconds per epoch, above 0, of all accepted phases together, and of the training: the items of an epoch divided by the
-    /// measured items per second, without evaluations and checkpoints.
+    /// Maximum seconds per epoch, above 0, of all accepted phases together, and of the training: the items of an epoch
+    /// divided by the measured items per second, without evaluations and checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_epoch_seconds: Option<Decimal>,
     /// Maximum share of a step spent on optimizer offload, 0 to 1.
@@ -166,8 +166,8 @@ impl Gates {
     }
 }
 
-/// Bounds on a validation metric; at least one is required. A regression is a difference from the original baseline in the
-/// direction opposite to `better`.
+/// Bounds on a validation metric; at least one is required. A regression is a difference from the original baseline in
+/// the direction opposite to `better`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetricGate {
@@ -180,7 +180,8 @@ pub struct MetricGate {
     /// Maximum regression relative to the original baseline, at least 0, such as `"0.03"` for 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_relative_regression: Option<Decimal>,
-    /// Maximum difference relative to the original baseline in either direction, at least 0: `"0.005"` allows half a percent.
+    /// Maximum difference relative to the original baseline in either direction, at least 0: `"0.005"` allows half a
+    /// percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_relative_difference: Option<Decimal>,
     /// Maximum regression in the unit of the metric, at least 0.

@@ -1,7 +1,7 @@
 //! The spec of a `TrainingJob`: the desired state, written by the user.
 //!
-//! The bounds of the fields are part of the schema: the API server enforces them, and so does the manifest reader. Every
-//! list, map and string is bounded; otherwise the API server cannot estimate the cost of the validation rules
+//! The bounds of the fields are part of the schema: the API server enforces them, and so does the manifest reader.
+//! Every list, map and string is bounded; otherwise the API server cannot estimate the cost of the validation rules
 //! (`crate::rules`).
 
 mod judging;
@@ -107,7 +107,8 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 4096)))]
     pub args: Vec<String>,
-    /// For a script that does not implement the trainer contract: how it is followed. Every setting needs a placeholder.
+    /// For a script that does not implement the trainer contract: how it is followed. Every setting needs a
+    /// placeholder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<Monitor>,
 }

@@ -59,7 +59,8 @@ impl Phase {
 /// Whether a phase changes the numerics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Numerics {
-    /// Equivalent numerics: the training loss must agree with that of the control; where that is unclear, the quality gates apply.
+    /// Equivalent numerics: the training loss must agree with that of the control; where that is unclear, the quality
+    /// gates apply.
     #[default]
     Equivalent,
     /// Changed numerics: the quality gates apply.
@@ -87,8 +88,8 @@ pub enum Pin {
     DryRun,
 }
 
-/// A fallback of a phase: a patch on top of the phase's patch, tried when one of the conditions `when` occurs. After a failure
-/// in training, training resumes with it.
+/// A fallback of a phase: a patch on top of the phase's patch, tried when one of the conditions `when` occurs. After a
+/// failure in training, training resumes with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fallback {
@@ -121,7 +122,8 @@ pub enum Trigger {
     SpeedBelowThreshold,
     /// Validation metrics violate a quality gate.
     QualityBelowThreshold,
-    /// Peak or predicted memory is above `gates.gpuMemory`, or above the baseline's by more than `gates.gpuMemoryIncrease`.
+    /// Peak or predicted memory is above `gates.gpuMemory`, or above the baseline's by more than
+    /// `gates.gpuMemoryIncrease`.
     MemoryAboveGate,
     /// Offloading costs more than `gates.maxOffloadOverhead`.
     OffloadOverhead,

@@ -179,8 +179,8 @@ fn volumes(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// Deserializes resources whose quantities may be plain numbers (`cpu: 4`), as the API server does; `k8s-openapi` accepts
-/// strings only.
+/// Deserializes resources whose quantities may be plain numbers (`cpu: 4`), as the API server does; `k8s-openapi`
+/// accepts strings only.
 fn resources<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ResourceRequirements>, D::Error> {
     let Some(mut value) = Option::<serde_json::Value>::deserialize(deserializer)? else { return Ok(None) };
     for list in ["limits", "requests"] {

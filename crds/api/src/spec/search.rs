@@ -6,7 +6,8 @@ use pawl_contract::decimal::Decimal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A stage of the search over hyperparameters. Trial 0 has the settings accepted so far; exactly one of `epochs` and `items`.
+/// A stage of the search over hyperparameters. Trial 0 has the settings accepted so far; exactly one of `epochs` and
+/// `items`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Search {
@@ -36,8 +37,8 @@ pub struct Search {
     /// What is optimized; of several, the first decides between trials of the Pareto set.
     #[schemars(length(min = 1, max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["metric"]))]
     pub objectives: Vec<Objective>,
-    /// Number of trials that run at the same time, each in a gang of its own; at most `trials`. With pruner `None`, the results of
-    /// a seed do not depend on the order in which they end.
+    /// Number of trials that run at the same time, each in a gang of its own; at most `trials`. With pruner `None`, the
+    /// results of a seed do not depend on the order in which they end.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 32))]
     pub parallelism: u32,
@@ -66,9 +67,9 @@ pub struct Search {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub patience: Option<u32>,
-    /// Measure the settings of trial 0 for a few steps first. The job fails if they do not run or miss one of `gates.gpuMemory`,
-    /// `maxOffloadOverhead`, `minGpuUtilization`, `minItemsPerSecond` and `maxEpochSeconds`, and if trial 0 then is infeasible or ends
-    /// outside of a `min` or `max` of `gates.validationMetrics`.
+    /// Measure the settings of trial 0 for a few steps first. The job fails if they do not run or miss one of
+    /// `gates.gpuMemory`, `maxOffloadOverhead`, `minGpuUtilization`, `minItemsPerSecond` and `maxEpochSeconds`, and if
+    /// trial 0 then is infeasible or ends outside of a `min` or `max` of `gates.validationMetrics`.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -169,10 +170,12 @@ pub enum Goal {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parameter {
-    /// A setting, or the path of a workload setting such as `workload.hidden`. It has a value in `settings` or `workload.config`.
+    /// A setting, or the path of a workload setting such as `workload.hidden`. It has a value in `settings` or
+    /// `workload.config`.
     #[schemars(length(min = 1, max = 128))]
     pub name: String,
-    /// Smallest value. A workload setting is an integer when `min`, `max` and `step` are written without a decimal point.
+    /// Smallest value. A workload setting is an integer when `min`, `max` and `step` are written without a decimal
+    /// point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Decimal>,
     /// Largest value.

@@ -28,13 +28,14 @@ pub struct Train {
     pub early_stopping: Option<EarlyStopping>,
     /// When checkpoints are written, and where.
     pub checkpoint: Checkpoint,
-    /// Start from a checkpoint of another job. Without it a job starts from its own checkpoints, or from the beginning. Workload,
-    /// weights and frozen arrays must match; settings, seed and number of GPUs may differ.
+    /// Start from a checkpoint of another job. Without it a job starts from its own checkpoints, or from the beginning.
+    /// Workload, weights and frozen arrays must match; settings, seed and number of GPUs may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<ResumeFrom>,
-    /// What a change of the settings does to a training that has begun: of the baseline, of the accepted phases, or of the winner
-    /// of a search. Default: one under way continues, and a finished one is left as it is while a new one begins. Another
-    /// workload, command or seed always begins a new training, whose checkpoints are in a directory of their own.
+    /// What a change of the settings does to a training that has begun: of the baseline, of the accepted phases, or of
+    /// the winner of a search. Default: one under way continues, and a finished one is left as it is while a new one
+    /// begins. Another workload, command or seed always begins a new training, whose checkpoints are in a directory of
+    /// their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_change: Option<OnChange>,
     /// Guard on throughput and quality during training.
@@ -86,14 +87,14 @@ pub struct Checkpoint {
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
-    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Each job writes to NAMESPACE/NAME/UID there
-    /// (`status.training.storage`). Default: the state directory (local), or the operator's default storage. `None`: on a
-    /// cluster, the checkpoints are deleted with the pods.
+    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`. Each job writes to NAMESPACE/NAME/UID
+    /// there (`status.training.storage`). Default: the state directory (local), or the operator's default storage.
+    /// `None`: on a cluster, the checkpoints are deleted with the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,
-    /// The metric that selects the best checkpoint, which is kept in addition to the newest ones. Default: the metric of
-    /// `earlyStopping`, otherwise the validation loss.
+    /// The metric that selects the best checkpoint, which is kept in addition to the newest ones. Default: the metric
+    /// of `earlyStopping`, otherwise the validation loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Criterion>,
 }
@@ -126,8 +127,8 @@ impl Default for Checkpoint {
 pub struct Guard {
     /// Whether the guard is enabled.
     pub enabled: bool,
-    /// Relative loss of throughput, compared with the measurements, that is found after `windows` windows, above 0 and below 1.
-    /// Half of it takes about three times as many; a fifth of it is tolerated.
+    /// Relative loss of throughput, compared with the measurements, that is found after `windows` windows, above 0 and
+    /// below 1. Half of it takes about three times as many; a fifth of it is tolerated.
     pub throughput_tolerance: Decimal,
     /// Windows after which a loss of `throughputTolerance` is found; more if the windows are noisy.
     #[schemars(range(min = 1, max = 1000))]
@@ -140,7 +141,8 @@ impl Default for Guard {
     }
 }
 
-/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price, only device hours are reported.
+/// The price of the devices: at most one of `gpuHour` and `machineHour`. Without a price, only device hours are
+/// reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cost {
@@ -168,18 +170,18 @@ pub struct Lifecycle {
     /// The job fails if it has been active for longer than this, at least 1s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline: Option<Span>,
-    /// All pods of a gang must run within this time, at least 1s; otherwise the gang is deleted, its GPUs are released, and it is
-    /// tried again. Time in which no pod finds free GPUs does not count.
+    /// All pods of a gang must run within this time, at least 1s; otherwise the gang is deleted, its GPUs are released,
+    /// and it is tried again. Time in which no pod finds free GPUs does not count.
     pub scheduling_timeout: Span,
     /// A rank that completes no step within this time, at least 1s, is considered hung.
     pub hang_timeout: Span,
-    /// Time for a checkpoint between SIGTERM and SIGKILL of training, at least 1s. Default: 60s, or what the slowest checkpoint
-    /// needs.
+    /// Time for a checkpoint between SIGTERM and SIGKILL of training, at least 1s. Default: 60s, or what the slowest
+    /// checkpoint needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_grace: Option<Span>,
-    /// Maximum number of infrastructure failures per phase or trial, and in training since the newest checkpoint. Preemptions,
-    /// evictions, lost nodes, full storages and waiting for GPUs do not count. A program that ends with the same exit code
-    /// three times in a row, before any launch of the job has succeeded, is not started again.
+    /// Maximum number of infrastructure failures per phase or trial, and in training since the newest checkpoint.
+    /// Preemptions, evictions, lost nodes, full storages and waiting for GPUs do not count. A program that ends with
+    /// the same exit code three times in a row, before any launch of the job has succeeded, is not started again.
     #[schemars(range(max = 1000))]
     pub max_restarts: u32,
     /// The job is deleted this long after it finished. Absent: never.

@@ -59,7 +59,8 @@ pub struct AttemptStatus {
     /// Time since which it waits in its Kueue queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_since: Option<String>,
-    /// Whether it was observed: an attempt that was observed and no longer exists was lost, one that never was is started.
+    /// Whether it was observed: an attempt that was observed and no longer exists was lost, one that never was is
+    /// started.
     pub seen: bool,
     /// The task it belongs to: a phase, a trial of a search, the training and others. Retries are counted per task.
     #[serde(rename = "trial")]
@@ -71,8 +72,8 @@ pub struct AttemptStatus {
     /// Newest checkpoint of the training when the attempt was started: it must find one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumes: Option<CheckpointStatus>,
-    /// Limit with which its training was started, which discards the checkpoints with more items before its first step; absent without
-    /// one, and once it has trained.
+    /// Limit with which its training was started, which discards the checkpoints with more items before its first step;
+    /// absent without one, and once it has trained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discards_after_items: Option<u64>,
     /// Reason for stopping it; absent unless it is being stopped.
@@ -140,8 +141,8 @@ pub struct OwnFailure {
 }
 
 impl OwnFailure {
-    /// Whether this is the same failure, at another time. Checks are of one launch each; launches of a measurement differ by their
-    /// pair.
+    /// Whether this is the same failure, at another time. Checks are of one launch each; launches of a measurement
+    /// differ by their pair.
     pub fn is_like(&self, other: &Self) -> bool {
         let Self { launch, kind, control, outcome, exit_code, signal, fingerprint, count: _ } = other;
         let same = (self.kind, self.control, self.outcome) == (*kind, *control, *outcome);

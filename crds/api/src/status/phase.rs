@@ -42,7 +42,8 @@ pub enum PhaseState {
     RolledBack,
     /// The trainer or the device does not support it.
     Unsupported,
-    /// It is not measured: a phase that it requires is not accepted, a phase that it conflicts with is, or it has no effect.
+    /// It is not measured: a phase that it requires is not accepted, a phase that it conflicts with is, or it has no
+    /// effect.
     Skipped,
     /// The evidence is not sufficient for a verdict.
     Inconclusive,
@@ -94,8 +95,8 @@ pub struct PhaseStatus {
     /// Hash of all inputs of its verdict; if it changes, the phase is measured again.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub input_hash: String,
-    /// Why it is judged by the quality gates although it declares `numerics: Equivalent`: its training losses agree or differ
-    /// less clearly than a verdict needs.
+    /// Why it is judged by the quality gates although it declares `numerics: Equivalent`: its training losses agree or
+    /// differ less clearly than a verdict needs.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub judged_as_changed: String,
     /// Measured speedup.
@@ -187,8 +188,8 @@ pub struct LaunchStatus {
     /// Devices on which it ran: only launches with equal placement form a pair.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub placement: String,
-    /// Number of the attempt that ran it (Measure), until the other launch of its pair has run there, too: only launches of the same
-    /// attempt form a pair. Absent: they have, or it is not known.
+    /// Number of the attempt that ran it (Measure), until the other launch of its pair has run there, too: only
+    /// launches of the same attempt form a pair. Absent: they have, or it is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
     /// Build of the trainer, if it is not `trainer.build`: such a launch is not compared with newer ones.
@@ -200,7 +201,8 @@ pub struct LaunchStatus {
 }
 
 impl LaunchStatus {
-    /// Number of an attempt that was lost, when another is created under its name: no launch of that one forms a pair with its own.
+    /// Number of an attempt that was lost, when another is created under its name: no launch of that one forms a pair
+    /// with its own.
     pub const LOST_ATTEMPT: u32 = i32::MAX.cast_unsigned();
 }
 

@@ -31,12 +31,14 @@ pub struct SearchStatus {
     /// Human-readable explanation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Hash of all inputs of the trials, the base settings excepted; if it changes, the trials that do not fit any more are discarded.
+    /// Hash of all inputs of the trials, the base settings excepted; if it changes, the trials that do not fit any more
+    /// are discarded.
     pub input_hash: String,
     /// Hash of the inputs of a trial's result, beside its settings.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub results_hash: String,
-    /// The parameters by which the trials are written, as JSON: those that fit are kept when they change. Empty when it is too long.
+    /// The parameters by which the trials are written, as JSON: those that fit are kept when they change. Empty when it
+    /// is too long.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub space: String,
     /// Hash of the settings of trial 0.

@@ -107,8 +107,8 @@ pub struct TrainingStatus {
     /// What trained the model, in order of the items.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SegmentStatus>,
-    /// What attempts trained with whose part of the model was not seen, or is not in it. The launches by which a trainer names the parts
-    /// of a checkpoint that it resumes are looked up here, too.
+    /// What attempts trained with whose part of the model was not seen, or is not in it. The launches by which a
+    /// trainer names the parts of a checkpoint that it resumes are looked up here, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<SegmentStatus>,
     /// Trainings of this job before a change of what is trained, the newest last. Their checkpoints are kept.
@@ -167,7 +167,8 @@ pub struct SegmentStatus {
     pub merged: bool,
 }
 
-/// Names of the settings of two segments that differ. The length of the training counts where both name it: earlier versions did not.
+/// Names of the settings of two segments that differ. The length of the training counts where both name it: earlier
+/// versions did not.
 pub fn differing<'a>(a: &'a BTreeMap<String, String>, b: &'a BTreeMap<String, String>) -> BTreeSet<&'a str> {
     let is_length = |name: &str| name.starts_with("train.");
     let has_length = |settings: &BTreeMap<String, String>| settings.keys().any(|name| is_length(name));
@@ -263,8 +264,8 @@ pub struct ReplacedSettings {
     pub seconds: Decimal,
 }
 
-/// A slow-down of the training whose cause is being measured: pairs of launches with and without the phases in question, on
-/// the same devices.
+/// A slow-down of the training whose cause is being measured: pairs of launches with and without the phases in
+/// question, on the same devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SlowdownStatus {

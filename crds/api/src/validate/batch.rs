@@ -1,5 +1,5 @@
-//! Batch arithmetic of every revision: `globalBatch` must be divisible, and an `Equivalent` phase must not change the items
-//! per step.
+//! Batch arithmetic of every revision: `globalBatch` must be divisible, and an `Equivalent` phase must not change the
+//! items per step.
 
 use super::Problem;
 use crate::spec::{Numerics, Phase, TrainingJobSpec};

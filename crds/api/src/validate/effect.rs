@@ -6,7 +6,8 @@ use crate::spec::{Role, TrainingJobSpec};
 use pawl_contract::effect::{Missing, NoEffect, no_effect};
 use pawl_contract::settings::Settings;
 
-/// The phases whose settings have no effect, whichever earlier phases are accepted, and which are therefore not measured.
+/// The phases whose settings have no effect, whichever earlier phases are accepted, and which are therefore not
+/// measured.
 pub(super) fn check(spec: &TrainingJobSpec) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (i, phase) in spec.phases.iter().enumerate().filter(|(_, phase)| phase.role != Role::Enabler) {

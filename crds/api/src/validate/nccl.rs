@@ -1,5 +1,5 @@
-//! Variables of NCCL. Those of its user guide that the library of release 2.32.3 reads, some that only the library names,
-//! and a few that older releases read.
+//! Variables of NCCL. Those of its user guide that the library of release 2.32.3 reads, some that only the library
+//! names, and a few that older releases read.
 
 use super::Problem;
 use crate::spec::TrainingJobSpec;

@@ -92,7 +92,8 @@ fn numerics(spec: &TrainingJobSpec, phase: &Phase, refuse: &mut Refuse<'_>) {
     }
 }
 
-/// Why a trigger cannot occur in this job, and the remedy. Without a wildcard: whether a new trigger needs a gate is decided here.
+/// Why a trigger cannot occur in this job, and the remedy. Without a wildcard: whether a new trigger needs a gate is
+/// decided here.
 fn never(spec: &TrainingJobSpec, trigger: Trigger) -> Option<(&'static str, &'static str)> {
     match trigger {
         Trigger::MemoryAboveGate if spec.gates.gpu_memory.is_none() && spec.gates.gpu_memory_increase.is_none() => {

@@ -1,4 +1,5 @@
-//! Checks of searches: what the spec says about each stage, and what `pawl-search` says about its space, sampler and pruner.
+//! Checks of searches: what the spec says about each stage, and what `pawl-search` says about its space, sampler and
+//! pruner.
 
 use super::{Problem, is_label, quoted};
 use crate::search;

@@ -1,8 +1,8 @@
 //! The termination message of a pod: the results of all launches of an attempt in at most 4,096 bytes.
 //!
-//! Kubernetes truncates the termination message of a container to 4,096 bytes. An attempt may have fourteen launches, so the
-//! message is a table: `columns` contains the names of the fields once, and each launch is a row of values in that order,
-//! `null` where absent.
+//! Kubernetes truncates the termination message of a container to 4,096 bytes. An attempt may have fourteen launches,
+//! so the message is a table: `columns` contains the names of the fields once, and each launch is a row of values in
+//! that order, `null` where absent.
 
 use super::{LaunchResult, MAX_MESSAGE, MAX_TERMINATION_MESSAGE, truncated};
 use crate::checkpoint::{BestCheckpoint, MAX_QUARANTINED, TrainedPart, reported};
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Maximum length of the name of a checkpoint, its metric, an attempt or a launch in a chain, bytes; checkpoints and chains with longer
-/// names are omitted.
+/// Maximum length of the name of a checkpoint, its metric, an attempt or a launch in a chain, bytes; checkpoints and
+/// chains with longer names are omitted.
 const MAX_NAME: usize = 64;
 /// Parts of a chain where there is no room for all.
 const FEW_PARTS: usize = 4;
@@ -121,10 +121,10 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
 
 /// Serializes `launches` into one message of at most [`MAX_TERMINATION_MESSAGE`] bytes.
 ///
-/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the chains (to the newest four parts, without what is quarantined),
-/// then the values that verdicts need
-/// least are omitted (the spread of step times, then what else happened on the machine, then the first validation, then of the newest the metrics other than the loss), then
-/// the loss curves and the chains, then the oldest launches.
+/// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the chains (to the
+/// newest four parts, without what is quarantined), then the values that verdicts need least are omitted (the spread of
+/// step times, then what else happened on the machine, then the first validation, then of the newest the metrics other
+/// than the loss), then the loss curves and the chains, then the oldest launches.
 ///
 /// ```
 /// use pawl_contract::exit::Outcome;

@@ -1,6 +1,6 @@
-//! The table of the settings: the one place that says of each its name, documentation, type, default, whether it changes
-//! the numerics, and its range. All else is derived from a row: the fields of [`Settings`] and their defaults, schema and
-//! validation rules, the reference, and the table of the Python package.
+//! The table of the settings: the one place that says of each its name, documentation, type, default, whether it
+//! changes the numerics, and its range. All else is derived from a row: the fields of [`Settings`] and their defaults,
+//! schema and validation rules, the reference, and the table of the Python package.
 
 use super::choices::{
     ActivationCheckpointing, Attention, Compile, Float8Gradients, Float8Scaling, MemoryFormat, OptimizerKernel,
@@ -27,12 +27,13 @@ impl Typed for CompileScope {
     const KIND: Kind = Kind::Composite;
 }
 
-/// A row: `field: Type = default, Keeps or Changes, range, remedy;`. A setting without a default has the workload's or the
-/// script's; a decimal number has a range and the remedy of an error.
+/// A row: `field: Type = default, Keeps or Changes, range, remedy;`. A setting without a default has the workload's or
+/// the script's; a decimal number has a range and the remedy of an error.
 macro_rules! settings {
     ($($(#[$meta:meta])* $field:ident : $type:ty $(= $default:expr)?, $numerics:ident
         $(, $range:expr $(, $remedy:literal)?)?;)+) => {
-        /// Settings, or a patch to settings: absent fields are left unchanged. A field that is absent everywhere has its default.
+        /// Settings, or a patch to settings: absent fields are left unchanged. A field that is absent everywhere has
+        /// its default.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[cfg_attr(feature = "schema", schemars(transform = described))]
@@ -169,14 +170,15 @@ settings! {
     optimizer_offload: OptimizerOffload = OptimizerOffload::None, Keeps;
     /// Activations that are recomputed in the backward pass.
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing::None, Keeps;
-    /// States of which each rank holds a part only; needs several ranks. The built-in trainer's optimizer is then computed in shards, whatever
-    /// `optimizerKernel`.
+    /// States of which each rank holds a part only; needs several ranks. The built-in trainer's optimizer is then
+    /// computed in shards, whatever `optimizerKernel`.
     sharding: Sharding = Sharding::None, Keeps;
     /// Items per rank and micro-step.
     batch_per_gpu: u32 = 1, Keeps, 1..=1_048_576;
     /// Micro-steps per optimizer step.
     accumulation_steps: u32 = 1, Keeps, 1..=65_536;
-    /// Items per optimizer step over all ranks; must be divisible by batchPerGpu x ranks. Accumulation is derived from it.
+    /// Items per optimizer step over all ranks; must be divisible by batchPerGpu x ranks. Accumulation is derived from
+    /// it.
     global_batch: u32, Keeps, 1..=1_073_741_824;
     /// Items per rank in evaluation. Default: `batchPerGpu`.
     eval_batch: u32, Keeps, 1..=1_048_576;

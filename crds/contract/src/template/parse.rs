@@ -24,8 +24,9 @@ pub enum Name {
     Items,
     /// `launch.epochs`: its length in epochs; none where the length is given in steps or items.
     Epochs,
-    /// `launch.evalSteps`: optimizer steps between evaluations: of `train.evalEvery` in training, and all steps of a quality launch, which
-    /// is judged by the evaluation at its end; none without `train.evalEvery`, in other launches, and where the length is given in epochs.
+    /// `launch.evalSteps`: optimizer steps between evaluations: of `train.evalEvery` in training, and all steps of a
+    /// quality launch, which is judged by the evaluation at its end; none without `train.evalEvery`, in other launches,
+    /// and where the length is given in epochs.
     EvalSteps,
     /// `launch.dir`: its working directory.
     Dir,
@@ -118,8 +119,8 @@ pub(super) enum Form {
     If { equals: Option<String>, then: Vec<Piece> },
 }
 
-/// The settings and other values that the placeholders of `text` name, those inside of placeholders included, and whether a
-/// value is required: `$(NAME)` outside of conditions.
+/// The settings and other values that the placeholders of `text` name, those inside of placeholders included, and
+/// whether a value is required: `$(NAME)` outside of conditions.
 ///
 /// # Errors
 /// [`TemplateError`]: a placeholder is unknown or malformed.

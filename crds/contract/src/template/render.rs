@@ -55,8 +55,8 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// The settings of `settings` that no placeholder has consumed: they have no effect, unless the script reads them itself.
-    /// The agent itself passes `nccl` on.
+    /// The settings of `settings` that no placeholder has consumed: they have no effect, unless the script reads them
+    /// itself. The agent itself passes `nccl` on.
     pub fn unused(&self, settings: &Settings) -> Vec<String> {
         given(settings).into_keys().filter(|name| !self.consumed.contains(name)).collect()
     }
@@ -193,8 +193,8 @@ pub fn has_value(name: &Name, settings: &Settings) -> bool {
     })
 }
 
-/// The default that the contract gives a setting which the manifest does not give. A command that names the batch size has no
-/// default of it: one item per step is never what it means.
+/// The default that the contract gives a setting which the manifest does not give. A command that names the batch size
+/// has no default of it: one item per step is never what it means.
 fn default_of(name: &str) -> Option<&'static Value> {
     Settings::row(name).filter(|_| name != "batchPerGpu")?.scalar_default()
 }
@@ -210,8 +210,8 @@ fn is_on(value: &Value) -> bool {
         || value.as_str().is_some_and(|text| text == "None" || text.is_empty()))
 }
 
-/// Replaces the environment variables in `text`, as Kubernetes does. One that is not set is unchanged, and so is a text with
-/// placeholders, which have values in a launch only.
+/// Replaces the environment variables in `text`, as Kubernetes does. One that is not set is unchanged, and so is a text
+/// with placeholders, which have values in a launch only.
 ///
 /// ```
 /// use pawl_contract::template::expand;

@@ -77,8 +77,8 @@ fn the_schema_is_structural_and_bounded() {
     walk(&schema(), "", true);
 }
 
-/// JSON Schema cannot compare numbers and times that are written as strings: each has a range in `bounds.rs` of `pawl-api`,
-/// or another rule.
+/// JSON Schema cannot compare numbers and times that are written as strings: each has a range in `bounds.rs` of
+/// `pawl-api`, or another rule.
 #[test]
 fn every_number_written_as_a_string_has_a_rule() {
     fn walk(schema: &Value, path: &str, patterns: &[&Value], found: &mut usize) {

@@ -1,4 +1,5 @@
-//! Manifests: each broken one gives exactly its one error, on its line; the examples are good; nothing is lost in a round trip.
+//! Manifests: each broken one gives exactly its one error, on its line; the examples are good; nothing is lost in a
+//! round trip.
 
 use crate::examples;
 use pawl_api::{TrainingJob, TrainingJobStatus};

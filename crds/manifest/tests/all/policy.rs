@@ -1,5 +1,5 @@
-//! The policy for pod templates: the CEL checks of the chart's ValidatingAdmissionPolicy, run by a CEL interpreter, deny what
-//! the operator denies, and admit what it admits.
+//! The policy for pod templates: the CEL checks of the chart's ValidatingAdmissionPolicy, run by a CEL interpreter,
+//! deny what the operator denies, and admit what it admits.
 
 use crate::cel::to_cel;
 use cel::{Context, Program, Value as Cel};
@@ -104,7 +104,8 @@ fn volume(source: Value) -> Value {
     json!({"volumes": [volume]})
 }
 
-/// What a job may not refer to without a policy: the pod template, the field that is denied, and a policy that allows it.
+/// What a job may not refer to without a policy: the pod template, the field that is denied, and a policy that allows
+/// it.
 fn references() -> Vec<(Value, &'static str, Value)> {
     let variable = json!({"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "db", "key": "k"}}}]});
     let projected = |source: Value| volume(json!({"projected": {"sources": [source]}}));

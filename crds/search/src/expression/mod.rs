@@ -1,7 +1,8 @@
 //! Constraints between parameters: small boolean expressions such as `batchPerGpu * accumulationSteps <= 512`.
 //!
-//! Grammar, in order of precedence: `||`, `&&`, one comparison (`<`, `<=`, `>`, `>=`, `==`, `!=`), `+ -`, `* / %`, and the
-//! prefix operators `-` and `!`; parentheses; numbers, texts in single or double quotes, and names of parameters and settings.
+//! Grammar, in order of precedence: `||`, `&&`, one comparison (`<`, `<=`, `>`, `>=`, `==`, `!=`), `+ -`, `* / %`, and
+//! the prefix operators `-` and `!`; parentheses; numbers, texts in single or double quotes, and names of parameters
+//! and settings.
 
 mod parse;
 
@@ -95,8 +96,8 @@ impl Constraint {
         }
     }
 
-    /// Whether `point` (with `fixed` for the names that it lacks) satisfies it. A constraint on a parameter that is inactive
-    /// is satisfied, and one whose arithmetic has no finite result (a division by zero) is not.
+    /// Whether `point` (with `fixed` for the names that it lacks) satisfies it. A constraint on a parameter that is
+    /// inactive is satisfied, and one whose arithmetic has no finite result (a division by zero) is not.
     pub fn holds(&self, point: &Point, fixed: &Point) -> bool {
         if self.names().iter().any(|name| point.get(*name).or_else(|| fixed.get(*name)).is_none()) {
             return true;

@@ -42,15 +42,15 @@ pub struct Study {
     pub accepted: Point,
     /// Results of earlier searches of this space: TPE and GP begin with what they tell.
     pub warm: Vec<Observation>,
-    /// Points of the trials that follow that of the accepted settings, such as the best ones of an earlier stage. A grid, which
-    /// has every point anyway, ignores them.
+    /// Points of the trials that follow that of the accepted settings, such as the best ones of an earlier stage. A
+    /// grid, which has every point anyway, ignores them.
     pub first: Vec<Point>,
 }
 
 /// Draws of a point that no trial has, before all points are looked at.
 const TRIES: usize = 1000;
-/// Largest number of points that are looked at. No search has trials for more, and of those that constraints leave of a larger space
-/// a draw has found one.
+/// Largest number of points that are looked at. No search has trials for more, and of those that constraints leave of a
+/// larger space a draw has found one.
 const COUNTABLE: usize = 1 << 20;
 
 /// Largest number of parameters of a GP search: beyond it TPE is better and faster.
@@ -89,13 +89,13 @@ impl Study {
         problems
     }
 
-    /// The point of trial `number`, given the trials so far: one that none of them has. `None` if the space has no further point,
-    /// or if none that satisfies the constraints was found.
+    /// The point of trial `number`, given the trials so far: one that none of them has. `None` if the space has no
+    /// further point, or if none that satisfies the constraints was found.
     ///
-    /// The result is a function of the study, of `number` and of the *set* of trials: their order in `trials`, and the order
-    /// in which they ended, have no effect. Grid, Random and Sobol depend on the points of the trials only, not on their results. TPE and GP depend on
-    /// which trials have ended when they are asked: for a replay, the points of trials that were proposed are recorded and
-    /// not proposed again.
+    /// The result is a function of the study, of `number` and of the *set* of trials: their order in `trials`, and the
+    /// order in which they ended, have no effect. Grid, Random and Sobol depend on the points of the trials only, not
+    /// on their results. TPE and GP depend on which trials have ended when they are asked: for a replay, the points of
+    /// trials that were proposed are recorded and not proposed again.
     pub fn propose(&self, trials: &[Trial], number: u32) -> Option<Point> {
         let accepted = self.accepted_point();
         let taken = |point: &Point| trials.iter().any(|trial| is_same(&trial.point, point));

@@ -1,4 +1,5 @@
-//! A numeric domain as an interval of coordinates in which the samplers measure distances: the logarithm for [`Scale::Log`].
+//! A numeric domain as an interval of coordinates in which the samplers measure distances: the logarithm for
+//! [`Scale::Log`].
 
 use super::{Domain, Scale, Value};
 

@@ -199,8 +199,8 @@ impl Space {
             .find(|point| self.permits(point))
     }
 
-    /// Number of combinations of the values, those without effect and those that no constraint permits included; `None` if a
-    /// parameter is continuous.
+    /// Number of combinations of the values, those without effect and those that no constraint permits included; `None`
+    /// if a parameter is continuous.
     pub(crate) fn combinations(&self) -> Option<usize> {
         let mut sizes = self.parameters.iter().map(|parameter| parameter.domain.size());
         sizes.try_fold(1_usize, |product, size| Some(product.saturating_mul(size?)))

@@ -19,8 +19,8 @@ pub(crate) fn problem(field: impl Into<String>, value: impl ToString, message: &
 impl Space {
     /// All errors of the space; empty if it is valid.
     ///
-    /// Whether the constraints can be satisfied is found by sampling: a space of which less than about one part in 3,000 is
-    /// permitted is refused, because samplers draw from it by rejection.
+    /// Whether the constraints can be satisfied is found by sampling: a space of which less than about one part in
+    /// 3,000 is permitted is refused, because samplers draw from it by rejection.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.parameters.is_empty() {

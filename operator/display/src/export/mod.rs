@@ -67,9 +67,9 @@ impl Stage<'_> {
 
 /// The trials of all stages of `job` that have begun.
 ///
-/// The CSV has a row per trial, with the columns `stage`, `trial`, `state`, `cause` (of an infeasible trial), `trained` and
-/// `unit` (epochs or items up to the newest value), `itemsPerSecond`, `lastValue` (the newest value of the first objective),
-/// `value.METRIC` (the final values of a complete trial) and `parameter.NAME`. What is not known is empty.
+/// The CSV has a row per trial, with the columns `stage`, `trial`, `state`, `cause` (of an infeasible trial), `trained`
+/// and `unit` (epochs or items up to the newest value), `itemsPerSecond`, `lastValue` (the newest value of the first
+/// objective), `value.METRIC` (the final values of a complete trial) and `parameter.NAME`. What is not known is empty.
 ///
 /// # Errors
 /// [`ExportError`]: there is no search, or no trial, or the trials are those of another spec.

@@ -1,13 +1,14 @@
 //! The search as the log of Optuna's `JournalStorage`: a JSON object per line, which Optuna replays.
 //!
 //! The lines are the operations that Optuna itself writes for studies and trials that are added whole
-//! (`optuna/storages/journal/_storage.py`): 0 creates a study, 2 and 3 set its attributes, 4 creates a trial. Optuna counts
-//! studies and trials in the order of the lines.
+//! (`optuna/storages/journal/_storage.py`): 0 creates a study, 2 and 3 set its attributes, 4 creates a trial. Optuna
+//! counts studies and trials in the order of the lines.
 //!
-//! States: Running and Paused are `RUNNING`, Pruned is `PRUNED` with the newest value, Infeasible and Abandoned are `FAIL`. The
-//! user attributes `state`, `cause` and `itemsPerSecond` have what Optuna's states do not. A value outside of its range, which
-//! only the settings accepted before the search may have (trial 0), is no value of Optuna's distributions: it is in the user
-//! attribute `outside`. Trials have no start and end times, because the status has none.
+//! States: Running and Paused are `RUNNING`, Pruned is `PRUNED` with the newest value, Infeasible and Abandoned are
+//! `FAIL`. The user attributes `state`, `cause` and `itemsPerSecond` have what Optuna's states do not. A value outside
+//! of its range, which only the settings accepted before the search may have (trial 0), is no value of Optuna's
+//! distributions: it is in the user attribute `outside`. Trials have no start and end times, because the status has
+//! none.
 
 use super::Stage;
 use super::json::typed;

@@ -110,8 +110,8 @@ impl Evidence {
         self.job.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Combines the status with the launches whose reports are available: all of them for a local run, none on a cluster,
-    /// where reports are deleted with the pods. Other launches are taken from the evidence in the status.
+    /// Combines the status with the launches whose reports are available: all of them for a local run, none on a
+    /// cluster, where reports are deleted with the pods. Other launches are taken from the evidence in the status.
     pub fn new(
         job: TrainingJob,
         status: TrainingJobStatus,

@@ -53,7 +53,8 @@ pub fn render(evidence: &Evidence) -> String {
             }
         }
     };
-    // Names and messages may contain control characters, which are not allowed in HTML, and others that a browser obeys.
+    // Names and messages may contain control characters, which are not allowed in HTML, and others that a browser
+    // obeys.
     let obeyed = |c: char| unprintable(c) && c != '\n' && c != '\t';
     page.into_string().replace(obeyed, "\u{fffd}") + "\n"
 }

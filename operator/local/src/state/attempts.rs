@@ -1,5 +1,5 @@
-//! `attempts/<name>/record.json`: the plan and the state of an attempt. The agent stores the results of its launches in the
-//! same directory.
+//! `attempts/<name>/record.json`: the plan and the state of an attempt. The agent stores the results of its launches in
+//! the same directory.
 
 use super::{StateDir, StateError, create_private, write_private};
 use jiff::Timestamp;
@@ -14,10 +14,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// State of an attempt on disk. See [`pawl_decision::observed`] for the other types that describe the state of an attempt.
+/// State of an attempt on disk. See [`pawl_decision::observed`] for the other types that describe the state of an
+/// attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RecordState {
-    /// It should run until it ends: if no agent runs it, one is started and resumes it, unless it has measured or trained.
+    /// It should run until it ends: if no agent runs it, one is started and resumes it, unless it has measured or
+    /// trained.
     Active,
     /// Its agent ended it; the results contain the outcomes of its launches.
     Completed,
@@ -85,7 +87,8 @@ pub fn directory(state: &StateDir, attempt: &str) -> PathBuf {
 /// Reads the records of all attempts, oldest first. Directories without a record are ignored.
 ///
 /// # Errors
-/// [`StateError::Unusable`] when a directory or a record cannot be read, [`StateError::Corrupt`] when a record is invalid.
+/// [`StateError::Unusable`] when a directory or a record cannot be read, [`StateError::Corrupt`] when a record is
+/// invalid.
 pub fn load(state: &StateDir) -> Result<Vec<AttemptRecord>, StateError> {
     let attempts = state.attempts();
     let entries = match fs::read_dir(&attempts) {
@@ -128,8 +131,8 @@ pub const KEPT: usize = 50;
 /// Beginning of the name of a directory that is being deleted.
 const DELETED: &str = ".deleted-";
 
-/// Deletes the oldest released attempts but for [`KEPT`]. Attempts that `status` names, by their own name or by that of a launch, stay,
-/// and so do those of a search, whose launches its report lists.
+/// Deletes the oldest released attempts but for [`KEPT`]. Attempts that `status` names, by their own name or by that of
+/// a launch, stay, and so do those of a search, whose launches its report lists.
 ///
 /// # Errors
 /// As [`load`]. What cannot be deleted now is deleted later.

@@ -18,8 +18,8 @@ pub struct Document {
     pub format: u32,
     /// Hash of the spec, which detects a changed manifest.
     pub spec_hash: String,
-    /// The manifest; its `metadata.generation` counts the changes of the spec, from 1, and its `metadata.uid` is created with the
-    /// state directory: a job that is started anew is another job.
+    /// The manifest; its `metadata.generation` counts the changes of the spec, from 1, and its `metadata.uid` is
+    /// created with the state directory: a job that is started anew is another job.
     pub job: TrainingJob,
     /// The status: the only persistent state of the decision core.
     pub status: TrainingJobStatus,

@@ -11,7 +11,8 @@
 //!   report.html      the report, written after each verdict and when a run ends
 //! ```
 //!
-//! Manifests and logs may hold secrets: the directory and the files that this crate writes there belong to their user alone.
+//! Manifests and logs may hold secrets: the directory and the files that this crate writes there belong to their user
+//! alone.
 
 pub mod attempts;
 pub mod document;
@@ -36,7 +37,8 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Replaces `path` by `bytes`, atomically and durably.
 ///
 /// # Errors
-/// [`StateError::Unusable`] when any step fails; `path` then has its previous content, unless the sync of the directory failed.
+/// [`StateError::Unusable`] when any step fails; `path` then has its previous content, unless the sync of the directory
+/// failed.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     pawl_durable::write(path, bytes).map_err(StateError::unusable(path))
 }
@@ -57,7 +59,8 @@ fn create_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(directory)
 }
 
-/// Takes the permissions of others from a file or directory that an earlier version wrote, if it is there and belongs to this user.
+/// Takes the permissions of others from a file or directory that an earlier version wrote, if it is there and belongs
+/// to this user.
 fn tighten(path: &Path, mode: u32) {
     // Of somebody else: they may have reasons, and their umask is not ours.
     let _ = fs::set_permissions(path, Permissions::from_mode(mode));
@@ -108,7 +111,8 @@ impl StateDir {
     /// Acquires the lock for this process.
     ///
     /// # Errors
-    /// [`StateError::Locked`] when another process holds it, [`StateError::Unusable`] when the lock file cannot be written.
+    /// [`StateError::Locked`] when another process holds it, [`StateError::Unusable`] when the lock file cannot be
+    /// written.
     pub fn lock(&self) -> Result<Lock, StateError> {
         lock::take(&self.root.join("pawl.lock"))
     }

@@ -62,8 +62,8 @@ impl Gang {
 }
 
 impl Tracker {
-    /// Takes note of an attempt's progress at a time; `every` is the longest time between two checkpoints in seconds. Gives
-    /// what was lost when this gang is another one.
+    /// Takes note of an attempt's progress at a time; `every` is the longest time between two checkpoints in seconds.
+    /// Gives what was lost when this gang is another one.
     pub fn see(&mut self, attempt: &str, progress: &Progress, every: f64, at: Instant) -> Option<Loss> {
         // Before its first step, a trainer that resumes may not know where.
         if progress.kind != LaunchKind::Train || progress.items == 0 {

@@ -39,7 +39,8 @@ impl Samples {
         self.taken.iter().map(|(_, _, value)| value).sum::<f64>() / self.taken.len().max(1) as f64
     }
 
-    /// The slope that all stretches have in common, each at a level of its own, by least squares, per second; 0 with fewer than two samples.
+    /// The slope that all stretches have in common, each at a level of its own, by least squares, per second; 0 with
+    /// fewer than two samples.
     pub fn slope(&self) -> f64 {
         let (mut products, mut squares) = (0.0, 0.0);
         for stretch in self.taken.chunk_by(|a, b| a.0 == b.0) {

@@ -1,4 +1,5 @@
-//! Of the soak (`tests/soak`), what needs no cluster: which faults happen when, what they cost, and whether memory grows.
+//! Of the soak (`tests/soak`), what needs no cluster: which faults happen when, what they cost, and whether memory
+//! grows.
 
 pub mod faults;
 pub mod goodput;

@@ -1,4 +1,5 @@
-//! What measures real time, and so needs the machine for itself: the quickstart, unchanged, with the real trainer in pods.
+//! What measures real time, and so needs the machine for itself: the quickstart, unchanged, with the real trainer in
+//! pods.
 
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::PhaseState;
@@ -13,7 +14,8 @@ use std::time::Duration;
 /// surely is too slow, or that the pairs did not suffice to say so.
 pub const DOES_NOT_PAY: [&str; 2] = ["SpeedBelowThreshold", "SpeedUndecided"];
 
-/// The status that `pawl run` of the quickstart ended with, if it ran already in the same `tests/run`: it takes minutes.
+/// The status that `pawl run` of the quickstart ended with, if it ran already in the same `tests/run`: it takes
+/// minutes.
 fn ran_before() -> Option<Value> {
     let said = std::fs::read(std::env::var_os("PAWL_QUICKSTART")?).ok()?;
     let result: Value = serde_json::from_slice(&said).expect("what 'pawl run --output json' says");

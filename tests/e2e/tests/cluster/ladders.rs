@@ -1,4 +1,5 @@
-//! Examples of the workloads, unchanged, with the real trainer in pods: they take minutes, and are run by `tests/run ladders`.
+//! Examples of the workloads, unchanged, with the real trainer in pods: they take minutes, and are run by `tests/run
+//! ladders`.
 
 use crate::alone::DOES_NOT_PAY;
 use pawl_api::status::PhaseState;
@@ -9,7 +10,8 @@ use pawl_e2e::programs::{repository, succeed};
 use pawl_e2e::{Scene, scene};
 use std::time::Duration;
 
-/// An example whose first phase the workload does not support, whose second one pays on any machine, and whose third one may.
+/// An example whose first phase the workload does not support, whose second one pays on any machine, and whose third
+/// one may.
 async fn tiny_ladder(scene: &Scene, name: &str, metric: &str) {
     let _operator = scene.operator().await;
     let manifest = repository().join(format!("examples/{name}.yaml"));

@@ -72,8 +72,8 @@ async fn one_gang_at_a_time(scene: &Scene, deadline: Duration) {
     }
 }
 
-/// The first trains, the second waits behind it, the queue takes the first's devices back: both wait, for longer than a gang
-/// may take to come up, and when the queue lends devices again, both end.
+/// The first trains, the second waits behind it, the queue takes the first's devices back: both wait, for longer than a
+/// gang may take to come up, and when the queue lends devices again, both end.
 async fn two_jobs_and_a_queue_that_changes_its_mind(scene: &Scene, queue: &Queue, checkpoints: &Path) {
     scene.apply(&queued("first", 20));
     let look = async || {

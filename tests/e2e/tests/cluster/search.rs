@@ -20,11 +20,12 @@ const NUMBER: u32 = 8;
 const GANGS: usize = 4;
 /// Trials of the search.
 const TRIALS: usize = 12;
-/// Attempts if nothing disturbs it: the check of the baseline, each trial, and two that compare the best one with the accepted settings
-/// by fresh seeds: two pairs, then the third.
+/// Attempts if nothing disturbs it: the check of the baseline, each trial, and two that compare the best one with the
+/// accepted settings by fresh seeds: two pairs, then the third.
 const UNDISTURBED: usize = 1 + TRIALS + 2;
 
-/// A search of 12 trials of about six seconds and one GPU each, four at a time, whose points depend on the results before.
+/// A search of 12 trials of about six seconds and one GPU each, four at a time, whose points depend on the results
+/// before.
 fn searching(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     training(name, 1, |job| {
         let spec = &mut job["spec"];
@@ -58,8 +59,8 @@ async fn gangs(scene: &Scene, job: &str) -> BTreeMap<String, Option<String>> {
     own.map(|pod| (of(pod, "pawl.dev/attempt"), node(pod))).collect()
 }
 
-/// Sees to it that no trial has two gangs, and that there are at most four, until the job is Complete. Returns the most. Gangs
-/// on the node `lost` do not count.
+/// Sees to it that no trial has two gangs, and that there are at most four, until the job is Complete. Returns the
+/// most. Gangs on the node `lost` do not count.
 async fn watch(scene: &Scene, job: &str, lost: Option<&str>, deadline: Duration) -> usize {
     let (began, mut most) = (Instant::now(), 0);
     let mut trials: BTreeMap<String, String> = BTreeMap::new();

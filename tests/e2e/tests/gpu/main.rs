@@ -1,5 +1,5 @@
-//! The whole product on GPUs: the chart's operator, real pods, the trainer. `tests/device/cluster` runs this on a machine with
-//! GPUs, or with pretended ones.
+//! The whole product on GPUs: the chart's operator, real pods, the trainer. `tests/device/cluster` runs this on a
+//! machine with GPUs, or with pretended ones.
 //!
 //! A test that needs what the machine does not have says SKIPPED.
 

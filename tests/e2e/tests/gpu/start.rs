@@ -27,7 +27,8 @@ fn scheduling(pod: &Pod) -> f64 {
     }
 }
 
-/// Seconds from `kubectl apply` of a job to its first training step, without those in which its pods waited for the scheduler.
+/// Seconds from `kubectl apply` of a job to its first training step, without those in which its pods waited for the
+/// scheduler.
 async fn first_step(scene: &Scene, gpus: Gpus, name: &str) -> f64 {
     let job = gpus.job(name, (1, 1), |job| {
         job["spec"]["workload"] = json!({"name": "slm", "config": {"size": "tiny", "data": {"tokens": 100_000},

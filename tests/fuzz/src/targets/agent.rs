@@ -44,7 +44,8 @@ pub fn http(input: &[u8]) {
     assert!(sent.len() <= 64 << 10, "{} bytes", sent.len());
 }
 
-/// `report.json`, `progress.json`, `metrics.prom` and `attempt.json`: what the agent makes of them is bounded and can be read.
+/// `report.json`, `progress.json`, `metrics.prom` and `attempt.json`: what the agent makes of them is bounded and can
+/// be read.
 pub fn trainer_files(input: &[u8]) {
     let [report, progress, metrics, plan] = parts(input);
     let directory = scratch::directory();

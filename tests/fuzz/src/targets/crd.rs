@@ -17,8 +17,8 @@ thread_local! {
     static RULES: rules::Rules = rules::Rules::compile(&SCHEMA);
 }
 
-/// A job that conforms to the schema of the CRD, after defaulting. If the CEL rules accept it, the operator reads it and
-/// decides on it; if the command line accepts it, so do the rules.
+/// A job that conforms to the schema of the CRD, after defaulting. If the CEL rules accept it, the operator reads it
+/// and decides on it; if the command line accepts it, so do the rules.
 pub fn run(input: &[u8]) {
     let mut choices = Unstructured::new(input);
     let Ok(written) = job(&mut choices) else { return };

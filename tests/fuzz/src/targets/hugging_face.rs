@@ -8,7 +8,8 @@ use pawl_workloads::slm::tokenizer::Tokenizer;
 use pawl_workloads::{slm, ups, vision_bdh};
 use serde_json::{Map, Value, json};
 
-/// A safetensors file, and the index of shards if the first part is not empty: the weights that it declares can be read.
+/// A safetensors file, and the index of shards if the first part is not empty: the weights that it declares can be
+/// read.
 pub fn weights(input: &[u8]) {
     let [index, shard] = parts(input);
     let directory = scratch::directory();

@@ -5,8 +5,8 @@ use crate::story::Story;
 use crate::targets::results::unfold_story;
 use pawl_api::{TrainingJobStatus, validate};
 
-/// A manifest (the first part) is refused with errors that can be displayed, or all decisions on it are total, whatever its
-/// launches report (the second part, in the form of a termination message).
+/// A manifest (the first part) is refused with errors that can be displayed, or all decisions on it are total, whatever
+/// its launches report (the second part, in the form of a termination message).
 pub fn run(input: &[u8]) {
     let [manifest, results] = parts(input);
     let Ok(text) = std::str::from_utf8(manifest) else { return };

@@ -56,8 +56,8 @@ pub fn live_answer(input: &[u8]) {
     }
 }
 
-/// Tells `story` with the results of the termination message `results`, one launch after the other, from the first again
-/// after the last. An attempt ends when all of its launches have.
+/// Tells `story` with the results of the termination message `results`, one launch after the other, from the first
+/// again after the last. An attempt ends when all of its launches have.
 pub fn unfold_story(mut story: Story<'_>, results: &[u8]) {
     let [results, pace] = parts(results);
     let folded = unfold(&String::from_utf8_lossy(results)).map(|folded| folded.launches).unwrap_or_default();

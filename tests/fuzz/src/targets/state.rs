@@ -10,8 +10,8 @@ use pawl_local::state::{StateDir, attempts};
 use serde_json::Value;
 use std::path::{Component, Path};
 
-/// `status.json`, `events.jsonl`, the `record.json` of an attempt and the `report.json` of a launch: they are refused with a
-/// remedy, or the report is rendered and the next decision is taken.
+/// `status.json`, `events.jsonl`, the `record.json` of an attempt and the `report.json` of a launch: they are refused
+/// with a remedy, or the report is rendered and the next decision is taken.
 pub fn run(input: &[u8]) {
     let [status, events, record, report] = parts(input);
     let directory = scratch::directory();

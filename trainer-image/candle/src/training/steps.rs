@@ -29,11 +29,12 @@ pub(super) struct Agreed {
 impl<O: Optimizer> Training<'_, O> {
     /// Ends a step: averages the gradients over micro-steps and ranks, clips them, and updates the variables.
     ///
-    /// The losses are read at the edges of measurement windows: on the CPU after each step, on a GPU about once a second.
+    /// The losses are read at the edges of measurement windows: on the CPU after each step, on a GPU about once a
+    /// second.
     ///
     /// # Errors
-    /// [`Ending::NonFinite`] when the loss is NaN or infinite, [`Ending::LossSpike`]; when the device or a rank fails, or
-    /// micro-steps are missing.
+    /// [`Ending::NonFinite`] when the loss is NaN or infinite, [`Ending::LossSpike`]; when the device or a rank fails,
+    /// or micro-steps are missing.
     pub fn step(&mut self) -> Result<()> {
         if self.at != At::Step || self.micro != self.accumulation {
             return Err(Error::invalid(format!(
@@ -150,8 +151,8 @@ impl<O: Optimizer> Training<'_, O> {
         }
     }
 
-    /// Extends a measurement whose window is shorter than the plan says on some rank; by another window, which replaces the one so
-    /// far, if that was not steady.
+    /// Extends a measurement whose window is shorter than the plan says on some rank; by another window, which replaces
+    /// the one so far, if that was not steady.
     fn extend_window(&mut self) -> Result<()> {
         let (plan, record) = (&self.core.launch.plan, &mut *self.record);
         let window = plan.budget.window_steps.filter(|_| plan.kind == LaunchKind::Measure);
@@ -294,8 +295,8 @@ impl Row {
     }
 }
 
-/// The step at which the ranks agree again, after a window that ended with `step`. All ranks have the same `rows`, thus the same
-/// answer: it must depend on nothing else, or ranks would wait for each other in different collectives.
+/// The step at which the ranks agree again, after a window that ended with `step`. All ranks have the same `rows`, thus
+/// the same answer: it must depend on nothing else, or ranks would wait for each other in different collectives.
 fn next_vote(rows: &[Row], step: u64) -> u64 {
     let slowest = rows.iter().map(|row| row.seconds).fold(0.0, f64::max);
     let steps = rows.iter().map(|row| row.losses.len()).max().unwrap_or_default();
@@ -303,9 +304,9 @@ fn next_vote(rows: &[Row], step: u64) -> u64 {
     step + wait.clamp(1, MOST_STEPS)
 }
 
-/// Whether a window must end with the step that led to this position (step and items), in a launch that began after `first` steps:
-/// the warm-up or the launch ends, an evaluation is due, or the next quarter of the losses begins: launches of different speeds are
-/// compared by the same steps.
+/// Whether a window must end with the step that led to this position (step and items), in a launch that began after
+/// `first` steps: the warm-up or the launch ends, an evaluation is due, or the next quarter of the losses begins:
+/// launches of different speeds are compared by the same steps.
 fn must_end(budget: &Budget, step_items: u64, first: u64, (step, items): (u64, u64)) -> bool {
     step == first + budget.warmup
         || ends_block(budget, step_items, step)
@@ -314,7 +315,8 @@ fn must_end(budget: &Budget, step_items: u64, first: u64, (step, items): (u64, u
         || ends_quarter(step, budget.horizon.div_ceil(step_items))
 }
 
-/// Whether a block of a measurement ends with this step: the times of at least as many spans are needed to see that they are steady.
+/// Whether a block of a measurement ends with this step: the times of at least as many spans are needed to see that
+/// they are steady.
 fn ends_block(budget: &Budget, step_items: u64, step: u64) -> bool {
     // A training or a search is not divided.
     let measures = !budget.evaluates && step > budget.warmup;

@@ -1,8 +1,8 @@
 //! Attention and its gradient: one task for each batch and head of the keys, blocks of queries at a time.
 //!
 //! The scores of a block of queries against all keys stay in second-level cache, so no running maximum is needed; the
-//! gradient computes them again from the kept log-sum-exp. Sums over query heads and blocks are taken in order: results do not depend
-//! on threads.
+//! gradient computes them again from the kept log-sum-exp. Sums over query heads and blocks are taken in order: results
+//! do not depend on threads.
 
 use super::{
     fused::Memory,
@@ -88,8 +88,8 @@ impl CpuAttention {
         Self { grad: Some(grad), ..Self::forward(&kernel.forward, buffers) }
     }
 
-    /// Offsets of the parts of a worker's scratch, in bytes, and their sum: two score blocks, a block of rows, two sums over keys,
-    /// products.
+    /// Offsets of the parts of a worker's scratch, in bytes, and their sum: two score blocks, a block of rows, two sums
+    /// over keys, products.
     fn parts(&self, features: Features) -> [usize; 6] {
         let (_, keys, width) = self.extents;
         let scores = aligned(self.block * keys * 4);
@@ -158,7 +158,8 @@ impl CpuAttention {
         for first in (0..queries).step_by(self.block) {
             let count = self.block.min(queries - first);
             let keys = self.seen(first + count);
-            // SAFETY: scratch has the parts that `parts` counts; views lie in their buffers; no other task writes these rows.
+            // SAFETY: scratch has the parts that `parts` counts; views lie in their buffers; no other task writes these
+            // rows.
             unsafe {
                 let products = scratch.add(products_at);
                 let scores = Matrix::rows(scratch.cast(), keys);

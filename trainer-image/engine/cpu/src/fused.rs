@@ -1,10 +1,12 @@
 //! Fused kernels on the CPU.
 //!
-//! Without a compiler at hand, a kernel's code is interpreted, a chunk of about a thousand elements at a time: each instruction is one tight
-//! vectorised loop over registers in first-level cache, so that what goes through memory is only what the kernel loads and stores.
-//! Contiguous loads and stores need no copy: the instruction works on the buffer itself.
+//! Without a compiler at hand, a kernel's code is interpreted, a chunk of about a thousand elements at a time: each
+//! instruction is one tight vectorised loop over registers in first-level cache, so that what goes through memory is
+//! only what the kernel loads and stores. Contiguous loads and stores need no copy: the instruction works on the buffer
+//! itself.
 //!
-//! Tasks are runs of chunks, cut by shape alone; folds give a partial result for each task, added up in the order of tasks.
+//! Tasks are runs of chunks, cut by shape alone; folds give a partial result for each task, added up in the order of
+//! tasks.
 
 mod planner;
 
@@ -226,7 +228,8 @@ impl CpuFused {
         }
     }
 
-    /// The partial result of a task: one for each part of the rows; sums of everything have one for each part of the columns too.
+    /// The partial result of a task: one for each part of the rows; sums of everything have one for each part of the
+    /// columns too.
     fn partial<T>(&self, fold: &CpuFold, memory: &Memory<'_>, segment: usize, part: (usize, usize)) -> *mut T {
         let index = if fold.per_column { part.0 } else { part.0 * self.parts.1 + part.1 };
         let element = (segment * fold.count + index) * self.width(fold);

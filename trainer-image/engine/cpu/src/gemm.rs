@@ -1,9 +1,9 @@
 //! Matrix products: packed panels, tiles in registers (after Goto and van de Geijn, "Anatomy of high-performance matrix
 //! multiplication", 2008).
 //!
-//! Own rather than the `gemm` crate, which allocates on every call, and reads and writes one dtype: packing here widens 16-bit floats,
-//! takes any strides, and its memory is part of the plan.
-//! Each element of C is summed in blocks of k in order, whoever computes it: results do not depend on threads.
+//! Own rather than the `gemm` crate, which allocates on every call, and reads and writes one dtype: packing here widens
+//! 16-bit floats, takes any strides, and its memory is part of the plan. Each element of C is summed in blocks of k in
+//! order, whoever computes it: results do not depend on threads.
 
 use half::f16;
 
@@ -184,7 +184,8 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// `batch` products with these extents, summed in `accumulator` (float32 or float64); a single one if it has a [`Finish`].
+    /// `batch` products with these extents, summed in `accumulator` (float32 or float64); a single one if it has a
+    /// [`Finish`].
     pub(super) fn new(extents: Extents, batch: usize, accumulator: DType, finished: bool) -> Self {
         debug_assert!(!finished || batch == 1, "scaled products and sums are of matrices");
         Self { extents, batch, accumulator, finished }

@@ -1,7 +1,7 @@
 //! Instructions of fused kernels over one chunk: tight loops over registers that lie in first-level cache.
 //!
-//! A register holds one element for each element, row or column of the chunk, or one; elements are `f32` (also for 16-bit
-//! floats), `f64` or `u32` (also for booleans).
+//! A register holds one element for each element, row or column of the chunk, or one; elements are `f32` (also for
+//! 16-bit floats), `f64` or `u32` (also for booleans).
 
 use super::math::{self, Arithmetic};
 use pawl_graph::{
@@ -93,8 +93,8 @@ impl Chunk<'_> {
 
     #[inline(always)]
     fn read<T>(&self, of: Operand) -> &[T] {
-        // SAFETY: a register is large enough for its class, holds lanes of type T (lowering chose both), and is not the one that is
-        // written, since a step's result never shares a register with its operands.
+        // SAFETY: a register is large enough for its class, holds lanes of type T (lowering chose both), and is not the
+        // one that is written, since a step's result never shares a register with its operands.
         unsafe { std::slice::from_raw_parts(self.slots[of.slot].cast(), self.count(of.class)) }
     }
 

@@ -84,7 +84,8 @@ pub enum Buffers {
     /// All are in one arena, at offsets planned before the first run.
     #[default]
     Planned,
-    /// Each is taken from a pool before the first kernel that writes it, and returned after the last kernel that reads it.
+    /// Each is taken from a pool before the first kernel that writes it, and returned after the last kernel that reads
+    /// it.
     Pooled,
 }
 
@@ -113,7 +114,8 @@ impl GraphCpu {
     /// As [`Executor::compile`], with access to what is specific to this executor: dumps and times.
     ///
     /// # Errors
-    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not support.
+    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not
+    /// support.
     pub fn build(&self, programs: &[Program], options: &ExecOptions) -> Result<GraphExecutable, ExecError> {
         GraphExecutable::new(self, programs, options)
     }

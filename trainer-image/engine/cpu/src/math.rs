@@ -1,7 +1,8 @@
 //! Elementary functions that compilers vectorise: no branches, no tables, no calls.
 //!
-//! Largest error over all of float32 (measured by the tests against float64, in units in the last place, with fused multiply-add; one or so
-//! more without): exp, sigmoid 2; log 2; tanh 3; erf 2; sin and cos 2 (for |x| up to 1e5, beyond it 1e-7 absolute up to 1e9).
+//! Largest error over all of float32 (measured by the tests against float64, in units in the last place, with fused
+//! multiply-add; one or so more without): exp, sigmoid 2; log 2; tanh 3; erf 2; sin and cos 2 (for |x| up to 1e5,
+//! beyond it 1e-7 absolute up to 1e9).
 
 /// `a * b + c`, in the way the processor does best.
 pub(super) trait Arithmetic: Copy {

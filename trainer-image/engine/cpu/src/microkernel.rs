@@ -2,8 +2,8 @@
 
 use super::lanes::Features;
 
-/// Computes a tile `c (+)= a b` from packed panels: `a` holds `k` columns of `rows`, `b` holds `k` rows of `cols`; rows of `c` are
-/// `stride` apart.
+/// Computes a tile `c (+)= a b` from packed panels: `a` holds `k` columns of `rows`, `b` holds `k` rows of `cols`; rows
+/// of `c` are `stride` apart.
 pub(super) type TileFn<E> = unsafe fn(k: usize, a: *const E, b: *const E, c: *mut E, stride: usize, add: bool);
 
 /// Size of a tile, and how it is computed.

@@ -1,7 +1,7 @@
 //! Threads that run the tasks of one kernel.
 //!
-//! Not rayon: a kernel of a small model takes microseconds, and a step must not allocate (rayon's injector does). What a task does is
-//! fixed by shapes, never by the number of threads, so results do not depend on who runs it.
+//! Not rayon: a kernel of a small model takes microseconds, and a step must not allocate (rayon's injector does). What
+//! a task does is fixed by shapes, never by the number of threads, so results do not depend on who runs it.
 
 use std::{
     sync::{

@@ -1,4 +1,5 @@
-//! Sums, copies and softmax over segments of rows. A task is a few segments, so that results do not depend on the number of threads.
+//! Sums, copies and softmax over segments of rows. A task is a few segments, so that results do not depend on the
+//! number of threads.
 
 use half::{bf16, f16};
 
@@ -118,8 +119,8 @@ impl CpuSegments {
         let (from, to) = (at(&self.kernel.from), at(&self.kernel.to));
         let [from_len, to_len] = [&self.kernel.from, &self.kernel.to].map(Access::elements);
         let task = |task: usize, _worker: usize| {
-            // SAFETY: the views lie in their buffers, which do not overlap; each task writes the rows of its own segments, and the last one
-            // those of no segment.
+            // SAFETY: the views lie in their buffers, which do not overlap; each task writes the rows of its own
+            // segments, and the last one those of no segment.
             let (from, to) = unsafe {
                 (
                     std::slice::from_raw_parts(from as *const E, from_len),

@@ -60,7 +60,8 @@ impl Walk {
         self.nest.inner.iter().map(|&(extent, _)| extent).product::<usize>() == cols.len()
     }
 
-    /// Calls `run(index, start, stride, count)` for runs of elements of `cols` of one row: `index` counts from the first column.
+    /// Calls `run(index, start, stride, count)` for runs of elements of `cols` of one row: `index` counts from the
+    /// first column.
     #[inline(always)]
     fn runs(&self, row: usize, cols: std::ops::Range<usize>, mut run: impl FnMut(usize, usize, usize, usize)) {
         let base = self.row(row);

@@ -1,8 +1,9 @@
 //! The cache of compiled kernels and chosen algorithms on disk: private to its user, and verified when it is read.
 //!
-//! A kernel that another user could replace would run with the rights of the trainer, on its data. So the files are in a
-//! directory `uid-<user>` that only this user can enter. Each file begins with the SHA-256 of its name and content; its name is
-//! a hash of everything on which the content depends. What is incomplete, corrupt or of another origin is made again.
+//! A kernel that another user could replace would run with the rights of the trainer, on its data. So the files are in
+//! a directory `uid-<user>` that only this user can enter. Each file begins with the SHA-256 of its name and content;
+//! its name is a hash of everything on which the content depends. What is incomplete, corrupt or of another origin is
+//! made again.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -23,8 +24,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// The cache of this user in `root`, which is created when missing. `None` when it cannot be private: it cannot be created,
-    /// or belongs to another user; then everything is compiled again.
+    /// The cache of this user in `root`, which is created when missing. `None` when it cannot be private: it cannot be
+    /// created, or belongs to another user; then everything is compiled again.
     pub fn open(root: &Path) -> Option<Self> {
         let user = rustix::process::geteuid().as_raw();
         let directory = root.join(format!("uid-{user}"));

@@ -25,8 +25,8 @@ impl Card {
     /// An H100 or H200.
     pub const H200: Self = Self { capability: (9, 0), multiprocessors: 132, shared: 227 << 10 };
 
-    /// Whether it has what came with compute capability 8.0: bfloat16, TensorFloat-32, products of 16 x 8 x 16 on tensor cores, and copies into
-    /// shared memory beside other work.
+    /// Whether it has what came with compute capability 8.0: bfloat16, TensorFloat-32, products of 16 x 8 x 16 on
+    /// tensor cores, and copies into shared memory beside other work.
     pub fn is_ampere(self) -> bool {
         self.capability >= (8, 0)
     }
@@ -36,11 +36,12 @@ impl Card {
         self.capability == (9, 0)
     }
 
-    /// Checks that it has the number formats that `programs` use. What else a card lacks decides which kernels are planned for it.
+    /// Checks that it has the number formats that `programs` use. What else a card lacks decides which kernels are
+    /// planned for it.
     ///
     /// # Errors
-    /// [`ExecError::Unsupported`] naming the setting, the compute capability and the remedy: it ends the launch whose setting it is, and the
-    /// job continues with what was accepted before.
+    /// [`ExecError::Unsupported`] naming the setting, the compute capability and the remedy: it ends the launch whose
+    /// setting it is, and the job continues with what was accepted before.
     pub fn check(self, programs: &[Program], tf32: bool) -> Result<(), ExecError> {
         let has = |format: fn(DType) -> bool| {
             programs.iter().any(|program| program.graph.nodes().iter().any(|node| format(node.meta.dtype)))

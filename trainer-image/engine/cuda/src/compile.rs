@@ -56,8 +56,8 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler for an architecture. `cache` is the directory of compiled code, created when missing; `None`: no cache. In it,
-    /// each user has a directory that no other user can enter.
+    /// A compiler for an architecture. `cache` is the directory of compiled code, created when missing; `None`: no
+    /// cache. In it, each user has a directory that no other user can enter.
     ///
     /// # Errors
     /// [`ExecError::Unsupported`] when there is no NVRTC, or it does not know the architecture.
@@ -103,7 +103,8 @@ impl Compiler {
     /// Machine code (cubin) of a translation unit, from the cache or compiled.
     ///
     /// # Errors
-    /// [`ExecError::Compile`] with the compiler's log when it does not compile; [`ExecError::Device`] when NVRTC itself fails.
+    /// [`ExecError::Compile`] with the compiler's log when it does not compile; [`ExecError::Device`] when NVRTC itself
+    /// fails.
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>, ExecError> {
         let mut parts = vec![source.text.as_str()];
         parts.extend(source.options.iter().map(String::as_str));

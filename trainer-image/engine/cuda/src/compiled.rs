@@ -129,7 +129,8 @@ impl Compiled {
             } else {
                 bytes
             };
-            // SAFETY: the staging memory is written again only after `copied`; the driver takes what is not page-locked before it returns.
+            // SAFETY: the staging memory is written again only after `copied`; the driver takes what is not page-locked
+            // before it returns.
             unsafe { result::memcpy_htod_async(slot.memory.address() + offset as u64, source, copies.cu_stream()) }
                 .check()?;
         }

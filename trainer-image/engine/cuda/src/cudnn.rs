@@ -1,7 +1,8 @@
 //! Attention by cuDNN, where its kernels are faster than the generated ones: long sequences of 16-bit floats.
 //!
-//! cuDNN describes attention as a graph of many operators, which its header-only C++ frontend builds; so it is used through a small library of our
-//! own (`trainer-image/cudnn`), [`FILE`]. Without it, or without cuDNN, the generated kernels do the work.
+//! cuDNN describes attention as a graph of many operators, which its header-only C++ frontend builds; so it is used
+//! through a small library of our own (`trainer-image/cudnn`), [`FILE`]. Without it, or without cuDNN, the generated
+//! kernels do the work.
 
 use std::{
     collections::HashMap,
@@ -17,11 +18,13 @@ use super::{attention::AttentionArgument, device::Device, error::Check as _};
 use pawl_graph::{executor::ExecError, graph::DType};
 use pawl_lower::{Access, Attention, AttentionGrad, Buffer};
 
-/// The library that calls cuDNN: looked for in `$PAWL_CUDNN` (a path), beside the program, in `../lib` from there, and on the loader's path.
+/// The library that calls cuDNN: looked for in `$PAWL_CUDNN` (a path), beside the program, in `../lib` from there, and
+/// on the loader's path.
 pub const FILE: &str = "libpawl_cudnn.so";
 /// cuDNN, on the loader's path.
 const CUDNN: &CStr = c"libcudnn.so.9";
-/// Tensors of the interface: queries, keys, values, output, statistics, its gradient, and the gradients of the first three.
+/// Tensors of the interface: queries, keys, values, output, statistics, its gradient, and the gradients of the first
+/// three.
 const TENSORS: usize = 9;
 /// Room for a message.
 const MESSAGE: usize = 1024;
@@ -174,7 +177,8 @@ impl Cudnn {
 }
 
 impl CudnnPlans {
-    /// Plans for `cudnn`; without it, all plans are `None`. `deterministic`: backward passes are bit-reproducible from run to run.
+    /// Plans for `cudnn`; without it, all plans are `None`. `deterministic`: backward passes are bit-reproducible from
+    /// run to run.
     pub fn new(cudnn: Option<Arc<Cudnn>>, deterministic: bool) -> Self {
         Self { cudnn, deterministic, made: HashMap::new() }
     }
@@ -278,7 +282,8 @@ impl CudnnPlan {
         self.execution.workspace.max(16)
     }
 
-    /// Queues the operator on the device's stream, given the addresses of buffers and of [`CudnnPlan::workspace`] bytes of scratch memory.
+    /// Queues the operator on the device's stream, given the addresses of buffers and of [`CudnnPlan::workspace`] bytes
+    /// of scratch memory.
     ///
     /// # Errors
     /// When cuDNN fails.

@@ -33,7 +33,8 @@ impl Device {
     /// Opens GPU `ordinal` of the visible ones. Compiled kernels are cached in the directory `cache`.
     ///
     /// # Errors
-    /// [`ExecError::Unsupported`] naming a library that is missing, or a GPU that is too old; [`ExecError::Device`] when there is no such GPU.
+    /// [`ExecError::Unsupported`] naming a library that is missing, or a GPU that is too old; [`ExecError::Device`]
+    /// when there is no such GPU.
     pub fn open(ordinal: usize, cache: Option<&std::path::Path>) -> Result<Arc<Self>, ExecError> {
         // SAFETY: only opens and closes the library.
         if !unsafe { sys::is_culib_present() } {
@@ -323,7 +324,8 @@ impl Function {
         unsafe { result::function::set_function_attribute(self.raw, which, bytes as i32) }.check()
     }
 
-    /// Number of blocks of `threads` threads, with `shared` bytes of dynamic shared memory, that one multiprocessor runs at once.
+    /// Number of blocks of `threads` threads, with `shared` bytes of dynamic shared memory, that one multiprocessor
+    /// runs at once.
     ///
     /// # Errors
     /// When the driver fails.
@@ -335,10 +337,12 @@ impl Function {
         Ok(blocks.max(1) as usize)
     }
 
-    /// Queues a launch of `grid` blocks: `arguments` point at the values of the kernel's parameters, in order; they are read before this returns.
+    /// Queues a launch of `grid` blocks: `arguments` point at the values of the kernel's parameters, in order; they are
+    /// read before this returns.
     ///
     /// # Safety
-    /// Arguments have the types that the kernel declares, and memory that they point to is valid for its reads and writes until it has run.
+    /// Arguments have the types that the kernel declares, and memory that they point to is valid for its reads and
+    /// writes until it has run.
     ///
     /// # Errors
     /// When the driver rejects the launch. Failures inside the kernel are reported by a later call.

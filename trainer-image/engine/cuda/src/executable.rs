@@ -1,8 +1,8 @@
 //! Compiled programs, their states and memory on a GPU.
 //!
-//! Everything is allocated before the first run. Inputs have two slots: while a run reads one, the next run's inputs are copied to
-//! the other, through page-locked memory, on a separate stream. A program's first run queues its kernels one by one; then they are
-//! captured, once for each slot, and replayed.
+//! Everything is allocated before the first run. Inputs have two slots: while a run reads one, the next run's inputs
+//! are copied to the other, through page-locked memory, on a separate stream. A program's first run queues its kernels
+//! one by one; then they are captured, once for each slot, and replayed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -123,8 +123,8 @@ impl CudaExecutable {
         self.blas.version()
     }
 
-    /// Time of each kernel of a program, summed over `rounds` consecutive runs in which kernels are queued one by one with events between them. Runs the
-    /// program: states change.
+    /// Time of each kernel of a program, summed over `rounds` consecutive runs in which kernels are queued one by one
+    /// with events between them. Runs the program: states change.
     ///
     /// # Errors
     /// As [`Executable::run`].

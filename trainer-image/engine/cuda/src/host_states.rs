@@ -1,7 +1,7 @@
 //! Memory of states: device memory, or, for states of the optimiser, page-locked host memory.
 //!
-//! Kernels access page-locked memory directly, over the bus: state in host memory never takes device memory, and results are unchanged. The cost is the
-//! time to transfer its bytes over the bus, once in each direction per update.
+//! Kernels access page-locked memory directly, over the bus: state in host memory never takes device memory, and
+//! results are unchanged. The cost is the time to transfer its bytes over the bus, once in each direction per update.
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,14 +1,16 @@
 //! The executors on NVIDIA GPUs.
 //!
-//! Lowered kernels run as code generated for their static shapes and compiled by NVRTC ([`source`], [`compile`]), products by cuBLASLt, attention by
-//! generated kernels ([`attention`]), sums over ranks by NCCL ([`nccl`]). Libraries are opened when they are first needed: a binary with this
-//! crate starts on any machine. Compute capability 7.5 or newer and CUDA 13 are required to run;
-//! what came with 8.0 (bf16, tf32, attention on tensor cores) is refused or replaced on older GPUs ([`Card`]).
+//! Lowered kernels run as code generated for their static shapes and compiled by NVRTC ([`source`], [`compile`]),
+//! products by cuBLASLt, attention by generated kernels ([`attention`]), sums over ranks by NCCL ([`nccl`]). Libraries
+//! are opened when they are first needed: a binary with this crate starts on any machine. Compute capability 7.5 or
+//! newer and CUDA 13 are required to run; what came with 8.0 (bf16, tf32, attention on tensor cores) is refused or
+//! replaced on older GPUs ([`Card`]).
 //!
 //! The trainer uses [`CudaGraph`] with its feature `cuda`; `pawl-kernels` checks and times single kernels.
 //!
-//! The eager executor on Candle's CUDA kernels is not in the same program: they need a CUDA toolkit when they are built, and link to libcuda, so that
-//! the binary does not start without a driver (feature `candle-cuda` of `pawl-trainer`). The baseline here is [`CudaGraph::unfused`]: one kernel per operator, queued one by one.
+//! The eager executor on Candle's CUDA kernels is not in the same program: they need a CUDA toolkit when they are
+//! built, and link to libcuda, so that the binary does not start without a driver (feature `candle-cuda` of
+//! `pawl-trainer`). The baseline here is [`CudaGraph::unfused`]: one kernel per operator, queued one by one.
 //!
 //! # Example
 //! [`predict`] needs no GPU:
@@ -88,9 +90,11 @@ pub struct CudaGraph {
     pub tune: bool,
     /// Whether inputs are copied through page-locked memory (`loaderPinned`), which is asynchronous.
     pub pinned: bool,
-    /// Whether the optimiser's state is in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the update access directly.
+    /// Whether the optimiser's state is in page-locked host memory (`optimizerOffload: Cpu`), which kernels of the
+    /// update access directly.
     pub offload: bool,
-    /// Whether cuDNN's attention is bit-reproducible from run to run: no sum depends on the order in which blocks end. (For products, see `tune`.)
+    /// Whether cuDNN's attention is bit-reproducible from run to run: no sum depends on the order in which blocks end.
+    /// (For products, see `tune`.)
     pub deterministic: bool,
     /// cuDNN, whose attention is used where it is faster; `None`: generated kernels only.
     pub cudnn: Option<Arc<cudnn::Cudnn>>,
@@ -115,7 +119,8 @@ impl CudaGraph {
         }
     }
 
-    /// The baseline (`compile: None`): one kernel per operator, queued one by one, the library's first choice of algorithms.
+    /// The baseline (`compile: None`): one kernel per operator, queued one by one, the library's first choice of
+    /// algorithms.
     pub fn unfused(device: Arc<device::Device>) -> Self {
         let lowering = LowerOptions { unfused: vec![LowerOptions::EVERYTHING.into()] };
         Self { launching: Launching::Streamed, lowering, tune: false, ..Self::new(device) }
@@ -124,7 +129,8 @@ impl CudaGraph {
     /// As [`Executor::compile`], with access to what is specific to this executor: dumps and times.
     ///
     /// # Errors
-    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not support.
+    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not
+    /// support.
     pub fn build(&self, programs: &[Program], options: &ExecOptions) -> Result<CudaExecutable, ExecError> {
         CudaExecutable::new(self, programs, options)
     }
@@ -145,7 +151,8 @@ impl Executor for CudaGraph {
     }
 }
 
-/// Directory in which compiled kernels and chosen algorithms are cached: `$PAWL_KERNEL_CACHE`, `$XDG_CACHE_HOME/pawl/kernels` or `~/.cache/pawl/kernels`.
+/// Directory in which compiled kernels and chosen algorithms are cached: `$PAWL_KERNEL_CACHE`,
+/// `$XDG_CACHE_HOME/pawl/kernels` or `~/.cache/pawl/kernels`.
 pub fn cache_directory() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));

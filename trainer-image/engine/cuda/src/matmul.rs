@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt.
 //!
-//! Of the algorithms that the library's heuristic names, the fastest is found by timing on the operands' own memory, after pauses, since a hot GPU runs at a
-//! lower clock; the choice is cached on disk.
+//! Of the algorithms that the library's heuristic names, the fastest is found by timing on the operands' own memory,
+//! after pauses, since a hot GPU runs at a lower clock; the choice is cached on disk.
 
 use std::{collections::HashMap, ffi::c_void, sync::Arc, time::Duration};
 
@@ -84,8 +84,8 @@ impl Ready {
     }
 }
 
-/// Sets how sums of products over 8-bit floats are made: by tensor cores alone, in their own precision, as PyTorch's `use_fast_accum` does; and how they
-/// are scaled.
+/// Sets how sums of products over 8-bit floats are made: by tensor cores alone, in their own precision, as PyTorch's
+/// `use_fast_accum` does; and how they are scaled.
 fn scaled_sums(operation: sys::cublasLtMatmulDesc_t, scale: Option<ScaleMode>) -> Result<(), ExecError> {
     let fast = 1i8;
     let which = Desc::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
@@ -144,7 +144,8 @@ impl Blas {
         self.version
     }
 
-    /// The problem with an algorithm, chosen by timing at `operands` if `tune` and it was not before; `None` when the library has none.
+    /// The problem with an algorithm, chosen by timing at `operands` if `tune` and it was not before; `None` when the
+    /// library has none.
     pub(super) fn ready(
         &mut self,
         product: &Product,
@@ -285,7 +286,8 @@ impl Blas {
         Ok(found.iter().filter(|r| good(r)).map(|r| r.algo).collect())
     }
 
-    /// Index of the fastest candidate: median of three rounds of two calls, each after a rest, which is shorter where calls are too short to heat the GPU.
+    /// Index of the fastest candidate: median of three rounds of two calls, each after a rest, which is shorter where
+    /// calls are too short to heat the GPU.
     fn fastest(
         &self,
         ready: &mut Ready,

@@ -3,8 +3,8 @@
 //! Sums are reproducible from run to run on the same machines, but not computed in rank order as those of
 //! [`Collective`](pawl_graph::collective::Collective): N ranks agree with one rank that accumulates up to rounding.
 //!
-//! NCCL does not report a lost peer: its kernels wait forever. Therefore executables with a gang do not wait for the device directly, but
-//! through [`Nccl::wait`], which gives up after the deadline and aborts NCCL's kernels.
+//! NCCL does not report a lost peer: its kernels wait forever. Therefore executables with a gang do not wait for the
+//! device directly, but through [`Nccl::wait`], which gives up after the deadline and aborts NCCL's kernels.
 
 use std::{
     ffi::c_void,
@@ -54,8 +54,8 @@ pub struct Nccl {
 
 struct Comm(sys::ncclComm_t);
 
-// SAFETY: NCCL allows a communicator to be used from any thread, one call at a time; calls are made by the one thread that runs
-// programs, and `ncclCommAbort` and `ncclCommGetAsyncError` may come at any time.
+// SAFETY: NCCL allows a communicator to be used from any thread, one call at a time; calls are made by the one thread
+// that runs programs, and `ncclCommAbort` and `ncclCommGetAsyncError` may come at any time.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -81,8 +81,8 @@ impl Nccl {
         Ok(format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
     }
 
-    /// Creates the communicator `id` together with the other ranks of the gang; each rank has its own GPU. `deadline` bounds this call, and later each
-    /// [`Nccl::wait`].
+    /// Creates the communicator `id` together with the other ranks of the gang; each rank has its own GPU. `deadline`
+    /// bounds this call, and later each [`Nccl::wait`].
     ///
     /// # Errors
     /// [`CollectiveError::Timeout`] when not all ranks joined in time; [`ExecError::Device`] when NCCL fails.
@@ -97,7 +97,8 @@ impl Nccl {
         let stream = device.context().new_stream().check()?;
         let (done, meeting) = mpsc::channel();
         let context = Arc::clone(device.context());
-        // NCCL's own meeting has no deadline. If it fails to return, the thread stays behind until the process ends, which is at once.
+        // NCCL's own meeting has no deadline. If it fails to return, the thread stays behind until the process ends,
+        // which is at once.
         std::thread::spawn(move || {
             let mut comm = Comm(std::ptr::null_mut());
             let id = sys::ncclUniqueId { internal: id.map(|byte| byte as std::ffi::c_char) };
@@ -126,12 +127,13 @@ impl Nccl {
         self.rank
     }
 
-    /// Queues a collective over `elements` float32 values at `from`, to start when the work queued in `after` so far is done. The returned event is
-    /// reached when the result is at `to`; a stream that reads `to` or overwrites either must wait for it. Can be captured.
+    /// Queues a collective over `elements` float32 values at `from`, to start when the work queued in `after` so far is
+    /// done. The returned event is reached when the result is at `to`; a stream that reads `to` or overwrites either
+    /// must wait for it. Can be captured.
     ///
     /// # Safety
-    /// Until then, `from` must be valid for `elements` values, and `to` for `elements` (all-reduce), `elements / world` (reduce-scatter) or
-    /// `elements * world` (all-gather) values.
+    /// Until then, `from` must be valid for `elements` values, and `to` for `elements` (all-reduce), `elements / world`
+    /// (reduce-scatter) or `elements * world` (all-gather) values.
     ///
     /// # Errors
     /// When NCCL rejects the call.
@@ -164,8 +166,8 @@ impl Nccl {
     /// Waits until everything in `stream` is done.
     ///
     /// # Errors
-    /// [`CollectiveError::Timeout`] when that takes longer than the deadline, or when NCCL has lost a peer: the communicator is aborted and
-    /// cannot be used again. [`ExecError::Device`] when queued work failed.
+    /// [`CollectiveError::Timeout`] when that takes longer than the deadline, or when NCCL has lost a peer: the
+    /// communicator is aborted and cannot be used again. [`ExecError::Device`] when queued work failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), ExecError> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(CollectiveError::Timeout { seconds: self.deadline.as_secs() }.into());

@@ -20,8 +20,9 @@ struct Moving<E> {
     done: E,
 }
 
-/// Queues the kernels of a program in order; the stream waits for a collective only before the first kernel that touches its bytes, and for all at
-/// the end. The waits are timed, and the kernels that access `host`, the addresses of states in host memory.
+/// Queues the kernels of a program in order; the stream waits for a collective only before the first kernel that
+/// touches its bytes, and for all at the end. The waits are timed, and the kernels that access `host`, the addresses of
+/// states in host memory.
 pub(super) fn queue(
     lowered: &Lowered,
     kernels: &[CudaKernel],
@@ -58,7 +59,8 @@ pub(super) fn queue(
     timed.waits.wait(device, stream, &left)
 }
 
-/// The buffers that a kernel reads or writes, as addresses. Planned memory is used again, so that different buffers may be the same bytes.
+/// The buffers that a kernel reads or writes, as addresses. Planned memory is used again, so that different buffers may
+/// be the same bytes.
 fn bytes(body: &Body, lowered: &Lowered, addresses: &[u64]) -> Vec<Range<u64>> {
     let range = |buffer: usize| addresses[buffer]..addresses[buffer] + lowered.buffers[buffer].bytes() as u64;
     body.reads().into_iter().chain(body.writes()).map(|access| range(access.buffer)).collect()

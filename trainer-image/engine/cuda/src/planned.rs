@@ -67,7 +67,8 @@ impl Planned {
     }
 }
 
-/// The program in terms of what kernels and libraries on a card compute at once: normalised attention where a kernel has it, and sums of products.
+/// The program in terms of what kernels and libraries on a card compute at once: normalised attention where a kernel
+/// has it, and sums of products.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -82,8 +83,8 @@ pub(super) fn input_bytes(program: &Program) -> usize {
     program.inputs.iter().map(|input| aligned(input.meta.bytes())).sum()
 }
 
-/// Predicted memory of `programs` on a GPU, in bytes; no GPU is needed. The prediction is for an H100 or H200 and attention in
-/// generated kernels; cuDNN needs slightly more or less.
+/// Predicted memory of `programs` on a GPU, in bytes; no GPU is needed. The prediction is for an H100 or H200 and
+/// attention in generated kernels; cuDNN needs slightly more or less.
 ///
 /// # Errors
 /// When a program is ill-formed, or has an operator or dtype that no kernel supports.

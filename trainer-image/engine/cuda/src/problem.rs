@@ -1,8 +1,9 @@
 //! Matrix products as cuBLASLt describes them.
 //!
-//! Row-major products are column-major ones of the transposed: `c^T = b^T a^T`. Which operand counts as transposed follows from which of its
-//! strides is 1; views with no such stride, and repeated ones, are left to an own kernel. Operands of 8-bit floats have the summed axis innermost, the only
-//! order that all GPUs take, and the library scales the sums where it can.
+//! Row-major products are column-major ones of the transposed: `c^T = b^T a^T`. Which operand counts as transposed
+//! follows from which of its strides is 1; views with no such stride, and repeated ones, are left to an own kernel.
+//! Operands of 8-bit floats have the summed axis innermost, the only order that all GPUs take, and the library scales
+//! the sums where it can.
 
 use cudarc::cublaslt::sys::cublasLtMatmulMatrixScale_t as ScaleMode;
 use pawl_graph::graph::DType;
@@ -79,8 +80,8 @@ fn alignment(bytes: impl IntoIterator<Item = usize>) -> usize {
 }
 
 impl Product {
-    /// `None` when the library has no way to say this. `by_vectors`: whether it multiplies sums by scales of rows and columns; if it does not,
-    /// [`Product::scales`] is `None`, and they are the caller's.
+    /// `None` when the library has no way to say this. `by_vectors`: whether it multiplies sums by scales of rows and
+    /// columns; if it does not, [`Product::scales`] is `None`, and they are the caller's.
     pub(super) fn new(kernel: &MatMul, buffers: &[Buffer], tf32: bool, by_vectors: bool) -> Option<Self> {
         let views = [&kernel.a, &kernel.b, &kernel.c];
         let [da, db, dc] = views.map(|view| buffers[view.buffer].dtype);

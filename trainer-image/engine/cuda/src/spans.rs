@@ -1,12 +1,12 @@
-//! Time of parts of a program, measured on the device by events around each part: in which its kernels wait for collectives, and in which they
-//! access optimizer state in host memory.
+//! Time of parts of a program, measured on the device by events around each part: in which its kernels wait for
+//! collectives, and in which they access optimizer state in host memory.
 //!
 //! A collective runs beside the kernels, and the kernels wait where they need its result. That wait is the part of the
-//! collective that no computation hides: what the transfer takes longer, and the time until the slowest rank takes part. The
-//! slowest rank itself waits for the transfer only.
+//! collective that no computation hides: what the transfer takes longer, and the time until the slowest rank takes
+//! part. The slowest rank itself waits for the transfer only.
 //!
-//! Kernels that access host memory do so over the bus, which takes nearly all of their time: on an H100, what they compute and access in device
-//! memory takes a fiftieth of it.
+//! Kernels that access host memory do so over the bus, which takes nearly all of their time: on an H100, what they
+//! compute and access in device memory takes a fiftieth of it.
 
 use std::time::Duration;
 

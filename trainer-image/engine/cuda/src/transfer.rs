@@ -48,9 +48,9 @@ pub(super) unsafe fn write(device: &Device, to: u64, view: View<'_>) -> Result<(
     if bytes.is_empty() {
         return Ok(());
     }
-    // The driver's own stream would not do: from pageable memory its copies may return before the last bytes are there, and kernels of this stream
-    // do not wait for it.
-    // SAFETY: the caller's promise; the bytes are borrowed until the stream has copied them.
+    // The driver's own stream would not do: from pageable memory its copies may return before the last bytes are there,
+    // and kernels of this stream do not wait for it. SAFETY: the caller's promise; the bytes are borrowed until the
+    // stream has copied them.
     unsafe { result::memcpy_htod_async(to, bytes, device.stream().cu_stream()) }.check()?;
     device.stream().synchronize().check()
 }

@@ -1,4 +1,5 @@
-//! Products over 8-bit floats on a GPU: codes beside those of the host, sums beside float64, and which of them the library computes.
+//! Products over 8-bit floats on a GPU: codes beside those of the host, sums beside float64, and which of them the
+//! library computes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,9 +1,10 @@
-//! The op-by-op executor over Candle: the baseline, and in float64 the oracle. The trainer uses it for `compile: None`, tests compare every
-//! other executor with it.
+//! The op-by-op executor over Candle: the baseline, and in float64 the oracle. The trainer uses it for `compile: None`,
+//! tests compare every other executor with it.
 //!
-//! Each node becomes the Candle calls that a competent user would write for it: views stay views, constants become `affine`, a value is
-//! freed after its last use. Nothing is fused, planned or captured. On the CPU, 16-bit matmuls and reductions are computed in float32 and rounded
-//! once, so the results are those of the format even where Candle has no kernel for it.
+//! Each node becomes the Candle calls that a competent user would write for it: views stay views, constants become
+//! `affine`, a value is freed after its last use. Nothing is fused, planned or captured. On the CPU, 16-bit matmuls and
+//! reductions are computed in float32 and rounded once, so the results are those of the format even where Candle has no
+//! kernel for it.
 //!
 //! # Example
 //! ```

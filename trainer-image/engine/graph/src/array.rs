@@ -128,7 +128,8 @@ impl Data {
         }
     }
 
-    /// `values` rounded to `dtype` (to nearest, ties to even; integers and 8-bit floats saturate; Bool is `value != 0`).
+    /// `values` rounded to `dtype` (to nearest, ties to even; integers and 8-bit floats saturate; Bool is `value !=
+    /// 0`).
     pub fn from_f64(dtype: DType, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter();
         match dtype {

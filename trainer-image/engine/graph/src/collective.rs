@@ -1,4 +1,5 @@
-//! Collectives over ranks: the implementation of [`Op::AllReduce`](crate::graph::Op::AllReduce), `ReduceScatter` and `AllGather`.
+//! Collectives over ranks: the implementation of [`Op::AllReduce`](crate::graph::Op::AllReduce), `ReduceScatter` and
+//! `AllGather`.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -34,8 +35,8 @@ pub enum CollectiveError {
 
 /// The collectives of one rank of a gang, over float32 buffers. All ranks call the same operations in the same order.
 ///
-/// Sums are taken **in rank order** (`((r0 + r1) + r2) + ..`) and are bit-equal on every rank, so that N ranks give exactly the same sum as one
-/// rank that adds N micro-steps.
+/// Sums are taken **in rank order** (`((r0 + r1) + r2) + ..`) and are bit-equal on every rank, so that N ranks give
+/// exactly the same sum as one rank that adds N micro-steps.
 pub trait Collective: Send + Sync {
     /// Number of ranks.
     fn world(&self) -> usize;

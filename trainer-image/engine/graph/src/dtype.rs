@@ -15,7 +15,8 @@ pub enum DType {
     BF16,
     /// IEEE binary16.
     F16,
-    /// 8-bit float with 3 bits of significand: see [`E4M3`]. Stored and converted, never computed with but by scaled products.
+    /// 8-bit float with 3 bits of significand: see [`E4M3`]. Stored and converted, never computed with but by scaled
+    /// products.
     E4M3,
     /// 8-bit float with 2 bits of significand: see [`E5M2`]. As E4M3.
     E5M2,
@@ -60,7 +61,8 @@ impl DType {
         }
     }
 
-    /// Magnitudes above it are out of the range of an 8-bit float: half a step above its largest number. Infinite for all other types.
+    /// Magnitudes above it are out of the range of an 8-bit float: half a step above its largest number. Infinite for
+    /// all other types.
     pub fn overflow_threshold(self) -> f32 {
         match self {
             DType::E4M3 => 464.0,

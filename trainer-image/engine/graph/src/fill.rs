@@ -20,8 +20,8 @@ pub(crate) fn copy<T: Copy + Send + Sync>(to: &mut [T], from: &[T]) {
     in_pieces(to, 1, |first, piece| piece.copy_from_slice(&from[first..first + piece.len()]));
 }
 
-/// Runs `write` with the first index of each piece of `out` and the piece, on all processors; returns what it returned, in the order of the pieces.
-/// An element takes as much work as `work` elements that are only written.
+/// Runs `write` with the first index of each piece of `out` and the piece, on all processors; returns what it returned,
+/// in the order of the pieces. An element takes as much work as `work` elements that are only written.
 pub(crate) fn in_pieces<T: Send, R: Send>(
     out: &mut [T],
     work: usize,

@@ -5,8 +5,9 @@
 //! | [`E4M3`] | 4, 3 bits | 448 | 2^-6 | 2^-9 | none |
 //! | [`E5M2`] | 5, 2 bits | 57,344 | 2^-14 | 2^-16 | yes, never the result of a conversion |
 //!
-//! Conversions round to nearest, ties to even, and saturate: what is too large, infinities included, becomes the largest number. NaN stays NaN.
-//! These are the conversions of NVIDIA's instruction `cvt.rn.satfinite`, bit for bit but for the sign of a NaN.
+//! Conversions round to nearest, ties to even, and saturate: what is too large, infinities included, becomes the
+//! largest number. NaN stays NaN. These are the conversions of NVIDIA's instruction `cvt.rn.satfinite`, bit for bit but
+//! for the sign of a NaN.
 
 /// Both formats' code for NaN.
 const NAN: u8 = 0x7f;
@@ -82,7 +83,8 @@ macro_rules! through_f32 {
 through_f32!(E4M3);
 through_f32!(E5M2);
 
-/// The code of `x` in the format with `BITS` bits of significand and this bias, whose largest number has the code `LARGEST`.
+/// The code of `x` in the format with `BITS` bits of significand and this bias, whose largest number has the code
+/// `LARGEST`.
 #[inline(always)]
 fn encode<const BITS: u32, const BIAS: i32, const LARGEST: u32>(x: f32) -> u8 {
     let bits = x.to_bits();

@@ -1,7 +1,8 @@
-//! The training engine's graph: a model is a forward pass, written once, traced into a static graph; a setting is a pass over that graph.
+//! The training engine's graph: a model is a forward pass, written once, traced into a static graph; a setting is a
+//! pass over that graph.
 //!
-//! Model code, passes and optimisers need this crate alone. It knows no device: executors are crates of their own that implement
-//! [`executor::Executor`].
+//! Model code, passes and optimisers need this crate alone. It knows no device: executors are crates of their own that
+//! implement [`executor::Executor`].
 //!
 //! | module | what it is |
 //! |---|---|

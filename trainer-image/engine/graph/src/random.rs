@@ -1,4 +1,5 @@
-//! Counter-based random numbers: every draw is a pure function of its stream and index, so recomputation and resumption are exact.
+//! Counter-based random numbers: every draw is a pure function of its stream and index, so recomputation and resumption
+//! are exact.
 //!
 //! SplitMix64 in counter form (Steele, Lea, Flood 2014): element i of a stream is `mix(stream + (i + 1) * GOLDEN)`.
 
@@ -37,8 +38,9 @@ pub fn draw_stream(key: u64, counter: u32) -> u64 {
     mix(key ^ mix(u64::from(counter).wrapping_add(GOLDEN)))
 }
 
-/// Element `index` of a draw of [`Op::Random`](crate::graph::Op::Random): uniform in [0, 1) with 24 bits. Elements 2i and 2i + 1 use the lower and the
-/// upper half of the same 64 bits, which doubles the speed of dropout on GPUs that mix bits more slowly than they read memory.
+/// Element `index` of a draw of [`Op::Random`](crate::graph::Op::Random): uniform in [0, 1) with 24 bits. Elements 2i
+/// and 2i + 1 use the lower and the upper half of the same 64 bits, which doubles the speed of dropout on GPUs that mix
+/// bits more slowly than they read memory.
 pub fn uniform_f32(stream: u64, index: u64) -> f32 {
     let pair = bits(stream, index / 2);
     let half = if index.is_multiple_of(2) { pair as u32 } else { (pair >> 32) as u32 };

@@ -33,8 +33,8 @@ pub enum Precision {
     FP8,
 }
 
-/// What each rank holds a part of, instead of the whole (Rajbhandari et al. 2020, ZeRO; Zhao et al. 2023, PyTorch FSDP). The optimizer's arithmetic
-/// is then laid out in shards of arenas, whatever its kernel.
+/// What each rank holds a part of, instead of the whole (Rajbhandari et al. 2020, ZeRO; Zhao et al. 2023, PyTorch
+/// FSDP). The optimizer's arithmetic is then laid out in shards of arenas, whatever its kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sharding {
     /// Nothing: data parallel.
@@ -56,16 +56,18 @@ pub enum LossScale {
     None,
     /// A fixed factor. A step whose gradients are not finite is skipped.
     Static(f64),
-    /// As `torch.amp.GradScaler`: starts at 65,536, is halved (and the step skipped) when a gradient is not finite, and doubled after 2,000 consecutive
-    /// steps with finite gradients.
+    /// As `torch.amp.GradScaler`: starts at 65,536, is halved (and the step skipped) when a gradient is not finite, and
+    /// doubled after 2,000 consecutive steps with finite gradients.
     Dynamic,
 }
 
-/// The settings of a training step. Each is a pass; together they turn a forward program into the programs that train it.
+/// The settings of a training step. Each is a pass; together they turn a forward program into the programs that train
+/// it.
 ///
-/// A forward program has a float32 scalar output `loss`, reads parameters as states of [`Role::Parameter`], and may have any other inputs and
-/// outputs. Programs that update have one more input, `learning_rate` (float32 scalar, last), and the outputs `gradient_norm` and, with a
-/// loss scale, `loss_scale` and `skipped` (0 or 1); with [`Recipe::skip_non_finite`], `skipped`.
+/// A forward program has a float32 scalar output `loss`, reads parameters as states of [`Role::Parameter`], and may
+/// have any other inputs and outputs. Programs that update have one more input, `learning_rate` (float32 scalar, last),
+/// and the outputs `gradient_norm` and, with a loss scale, `loss_scale` and `skipped` (0 or 1); with
+/// [`Recipe::skip_non_finite`], `skipped`.
 ///
 /// ```
 /// use pawl_graph::{
@@ -94,17 +96,21 @@ pub struct Recipe {
     pub precision: Precision,
     /// Scopes that stay float32 whatever the precision.
     pub full_precision: Vec<Pattern>,
-    /// With [`Precision::FP8`]: scopes whose products with weights are over 8-bit floats, each named entirely, see [`passes::scale_products`].
+    /// With [`Precision::FP8`]: scopes whose products with weights are over 8-bit floats, each named entirely, see
+    /// [`passes::scale_products`].
     pub float8_scopes: Vec<Pattern>,
     /// Formats and scales of these products.
     pub float8: Float8,
     /// Loss scale.
     pub loss_scale: LossScale,
-    /// Whether a step whose gradient norm is not finite is skipped without a loss scale too, as bfloat16 may need; it costs no pass over the gradients.
+    /// Whether a step whose gradient norm is not finite is skipped without a loss scale too, as bfloat16 may need; it
+    /// costs no pass over the gradients.
     pub skip_non_finite: bool,
-    /// Scopes whose forward values are recomputed in the backward pass: see [`passes::recompute`](passes::recompute()). Without any, all are kept.
+    /// Scopes whose forward values are recomputed in the backward pass: see [`passes::recompute`](passes::recompute()).
+    /// Without any, all are kept.
     pub recompute: Vec<Pattern>,
-    /// Scopes whose forward values are never kept for the backward pass, which computes them again: see [`passes::rematerialize`].
+    /// Scopes whose forward values are never kept for the backward pass, which computes them again: see
+    /// [`passes::rematerialize`].
     pub rematerialize: Vec<Pattern>,
     /// Micro-steps per step.
     pub accumulation: usize,
@@ -120,12 +126,13 @@ pub struct Recipe {
     pub optimizer: Optimizer,
     /// Layout of the optimiser's arithmetic.
     pub kernel: OptimizerKernel,
-    /// Prefixes of parameter names, each of which forms a group with its own step counter and arenas; all other parameters are one group. A step leaves a
-    /// group unchanged if none of its parameters has a gradient.
+    /// Prefixes of parameter names, each of which forms a group with its own step counter and arenas; all other
+    /// parameters are one group. A step leaves a group unchanged if none of its parameters has a gradient.
     pub groups: Vec<String>,
     /// Largest global L2 norm of the gradients, to which larger ones are scaled down.
     pub clip: Option<f64>,
-    /// Decay per step of the exponential moving average of the parameters, after its warm-up ([`optim::initial_share`]); `None`: no average.
+    /// Decay per step of the exponential moving average of the parameters, after its warm-up
+    /// ([`optim::initial_share`]); `None`: no average.
     pub average: Option<f64>,
 }
 
@@ -165,8 +172,9 @@ impl Recipe {
         self.updated(&program, &self.parameters(&[forward]))
     }
 
-    /// Forward and backward of one micro-step; gradients are added to float32 states `gradient/<parameter>`, in the order of the
-    /// micro-steps: after n of them the sum is `((g1 + g2) + ..) + gn`, which is the order in which ranks are summed too.
+    /// Forward and backward of one micro-step; gradients are added to float32 states `gradient/<parameter>`, in the
+    /// order of the micro-steps: after n of them the sum is `((g1 + g2) + ..) + gn`, which is the order in which ranks
+    /// are summed too.
     ///
     /// # Errors
     /// When the forward program is ill-formed or has no output `loss`.
@@ -212,7 +220,8 @@ impl Recipe {
         self.updated(&b.finish()?, &parameters)
     }
 
-    /// The forward program with the same passes as in training, without gradients; with `averaged`, over the moving averages of the parameters.
+    /// The forward program with the same passes as in training, without gradients; with `averaged`, over the moving
+    /// averages of the parameters.
     ///
     /// # Errors
     /// When the forward program is ill-formed.
@@ -248,7 +257,8 @@ impl Recipe {
         }
     }
 
-    /// Counts what is out of the range of 8-bit floats in a micro-step, see [`passes::count_out_of_range`]; `None` with any other precision.
+    /// Counts what is out of the range of 8-bit floats in a micro-step, see [`passes::count_out_of_range`]; `None` with
+    /// any other precision.
     ///
     /// # Errors
     /// When the forward program is ill-formed or has no output `loss`.
@@ -266,7 +276,8 @@ impl Recipe {
         if self.precision != Precision::FP8 {
             return Ok(program);
         }
-        // Simplified before, so that weights and their codes are recognised, and after: products of one operand quantize it once.
+        // Simplified before, so that weights and their codes are recognised, and after: products of one operand
+        // quantize it once.
         let simple = passes::simplify(&program)?;
         passes::simplify(&passes::scale_products(&simple, &self.float8_scopes, format, self.world)?)
     }
@@ -299,7 +310,8 @@ impl Recipe {
         if self.rematerialize.is_empty() { Ok(program) } else { passes::rematerialize(&program, &self.rematerialize) }
     }
 
-    /// `program`, whose outputs include gradients, with their sum over the ranks, the optimiser, and the layout of its kernels.
+    /// `program`, whose outputs include gradients, with their sum over the ranks, the optimiser, and the layout of its
+    /// kernels.
     fn updated(&self, program: &Program, parameters: &[StateDecl]) -> Result<Program, GraphError> {
         let reduced = match (self.world, self.seat()) {
             (1, _) => program.clone(),
@@ -388,7 +400,8 @@ impl Recipe {
         }
     }
 
-    /// Divides the gradients by the loss scale and updates a dynamic scale; returns whether all gradients are finite (Bool scalar).
+    /// Divides the gradients by the loss scale and updates a dynamic scale; returns whether all gradients are finite
+    /// (Bool scalar).
     fn unscale<'b>(&self, b: &'b Builder, groups: &mut [(&str, Vec<Unit<'b>>)]) -> Var<'b> {
         let scale = match self.loss_scale {
             LossScale::Dynamic => loss_scale(b),
@@ -413,8 +426,8 @@ impl Recipe {
         output_skipped(b, valid)
     }
 
-    /// The program with parameters in arenas if they are sharded or the optimiser's kernel is fused; with `gather`, in arenas that are gathered from
-    /// shards; simplified.
+    /// The program with parameters in arenas if they are sharded or the optimiser's kernel is fused; with `gather`, in
+    /// arenas that are gathered from shards; simplified.
     fn laid_out(&self, program: &Program, parameters: &[StateDecl], gather: bool) -> Result<Program, GraphError> {
         let arenas = self.arenas(parameters);
         let placed = match self.seat().filter(|_| gather) {

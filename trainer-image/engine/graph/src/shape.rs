@@ -2,8 +2,8 @@
 
 use std::{fmt, ops::Deref};
 
-/// Extents of a value, outermost axis first; rank 0 is a scalar. To the graph, values are row-major and contiguous; executors choose the layout in
-/// memory.
+/// Extents of a value, outermost axis first; rank 0 is a scalar. To the graph, values are row-major and contiguous;
+/// executors choose the layout in memory.
 ///
 /// ```
 /// use pawl_graph::graph::Shape;
@@ -46,7 +46,8 @@ impl Shape {
         strides
     }
 
-    /// Whether a value of this shape can be broadcast to `target`: aligned at the last axis, every extent is equal or 1.
+    /// Whether a value of this shape can be broadcast to `target`: aligned at the last axis, every extent is equal or
+    /// 1.
     pub fn broadcasts_to(&self, target: &Shape) -> bool {
         self.rank() <= target.rank()
             && self.0.iter().rev().zip(target.0.iter().rev()).all(|(&from, &to)| from == to || from == 1)

@@ -114,7 +114,8 @@ impl Access {
                 .is_some_and(|nest| nest.inner.iter().all(|&(_, s)| s == 0) && (rows == 1 || nest.outer == [(rows, 1)]))
     }
 
-    /// The view after a layout operator; `None` when `op` is not a layout operator, or when no strides describe the result.
+    /// The view after a layout operator; `None` when `op` is not a layout operator, or when no strides describe the
+    /// result.
     pub fn apply(&self, op: &Op) -> Option<Self> {
         match op {
             Op::Reshape(shape) => self.reshape(shape),

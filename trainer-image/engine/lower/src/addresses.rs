@@ -30,7 +30,8 @@ impl Address for *mut u8 {
 
 /// The start of each region of a compiled program's memory.
 pub struct BaseAddresses<'r, A> {
-    /// The arena, of [`MemoryPlan::arena`](super::MemoryPlan::arena) bytes; `None` when buffers are allocated one by one while the program runs.
+    /// The arena, of [`MemoryPlan::arena`](super::MemoryPlan::arena) bytes; `None` when buffers are allocated one by
+    /// one while the program runs.
     pub arena: Option<A>,
     /// Constants and outputs, of [`OwnPlan::bytes`] bytes.
     pub own: A,
@@ -39,8 +40,8 @@ pub struct BaseAddresses<'r, A> {
 }
 
 impl Lowered {
-    /// The address of each buffer, by its index in [`Lowered::buffers`]. Null for inputs, whose address each run gives; for arena buffers without an
-    /// arena; and for buffers that no kernel touches.
+    /// The address of each buffer, by its index in [`Lowered::buffers`]. Null for inputs, whose address each run gives;
+    /// for arena buffers without an arena; and for buffers that no kernel touches.
     pub fn addresses<A: Address>(&self, own: &OwnPlan, bases: &BaseAddresses<'_, A>) -> Vec<A> {
         let address = |(index, buffer): (usize, &Buffer)| match buffer.storage {
             Storage::Input(_) => A::NULL,

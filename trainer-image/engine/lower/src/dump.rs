@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::{Body, Class, Fused, Instruction, Lowered, Storage};
 
 impl Lowered {
-    /// One line per kernel: index, kind, loops, bytes moved, floating point operations, scope; followed by its views and the code of fused kernels.
+    /// One line per kernel: index, kind, loops, bytes moved, floating point operations, scope; followed by its views
+    /// and the code of fused kernels.
     pub fn dump_kernels(&self) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "program {}: {} kernels", self.name, self.kernels.len());

@@ -113,7 +113,8 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// A product over 8-bit floats. Tensor cores take their operands with the summed axis last; one that is stored otherwise is copied.
+    /// A product over 8-bit floats. Tensor cores take their operands with the summed axis last; one that is stored
+    /// otherwise is copied.
     fn scaled_product(&mut self, operands: &[usize], transpose: [bool; 2], c: Access) -> MatMul {
         // Both operands as `[.., k]`.
         let mut by_sums = |operand: usize, transpose: bool| {
@@ -130,7 +131,8 @@ impl<'a> Emit<'a> {
         MatMul { a, b: transposed(b, true), c, add: None, scales: Some(scales) }
     }
 
-    /// `operands`: what is read, and the indices. `dims` gives the dimensions of what is read and of `to` for a number of indices.
+    /// `operands`: what is read, and the indices. `dims` gives the dimensions of what is read and of `to` for a number
+    /// of indices.
     fn lookup(&mut self, operands: &[usize], to: Access, dims: impl FnOnce(usize) -> [[usize; 3]; 2]) -> Lookup {
         let [from, indices] = [0, 1].map(|i| self.contiguous_operand(operands[i]));
         let count = indices.elements();
@@ -268,8 +270,8 @@ impl<'a> Emit<'a> {
         self.push(Body::Fused(Fused::copy(from, to, dtype)));
     }
 
-    /// Outputs that are views or leaves, and updates that could not be written over their states. What is read from a state that is
-    /// itself updated is read before any state is written.
+    /// Outputs that are views or leaves, and updates that could not be written over their states. What is read from a
+    /// state that is itself updated is read before any state is written.
     fn final_copies(&mut self) {
         let copies = std::mem::take(&mut self.layout.copies);
         let into_state =
@@ -299,8 +301,8 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// First and last kernel of each buffer. What a collective reads must last until its result is read: it may run beside
-    /// the kernels in between.
+    /// First and last kernel of each buffer. What a collective reads must last until its result is read: it may run
+    /// beside the kernels in between.
     fn lives(&mut self) {
         for buffer in &mut self.layout.buffers {
             buffer.life = (usize::MAX, 0);

@@ -13,8 +13,8 @@ use pawl_graph::graph::{DType, Op, ReduceOp};
 /// Copies to make before a kernel: from, to, dtype.
 pub(super) type Copies = Vec<(Access, Access, DType)>;
 
-/// Columns for `elements` loops over these views: rows that end where a view's innermost loop does. `whole` is a run of elements that
-/// rows must not cross.
+/// Columns for `elements` loops over these views: rows that end where a view's innermost loop does. `whole` is a run of
+/// elements that rows must not cross.
 pub(super) fn columns<'v>(elements: usize, whole: usize, views: impl IntoIterator<Item = &'v Access>) -> usize {
     let mut cols = whole.min(elements).max(1);
     for view in views {

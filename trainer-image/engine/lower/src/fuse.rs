@@ -1,8 +1,8 @@
 //! Fusion: which nodes run in one kernel.
 //!
-//! Nodes are taken in execution order; each joins the kernel of an operand (or one that reads the same value) when the loops agree
-//! and no path leads from that kernel through another one back to the node; two kernels that both feed a node are joined
-//! when neither needs the other.
+//! Nodes are taken in execution order; each joins the kernel of an operand (or one that reads the same value) when the
+//! loops agree and no path leads from that kernel through another one back to the node; two kernels that both feed a
+//! node are joined when neither needs the other.
 
 use std::collections::HashMap;
 
@@ -206,7 +206,8 @@ impl<'a> Fusion<'a> {
         of.needs.extend(needs);
     }
 
-    /// How `item` would vary in `unit`, with the columns and segments the unit then has; `None` when the loops do not agree.
+    /// How `item` would vary in `unit`, with the columns and segments the unit then has; `None` when the loops do not
+    /// agree.
     fn fits(&self, item: usize, unit: &Unit) -> Option<(Member, Option<usize>, Option<usize>)> {
         let operands = self.work.operands(item);
         if let Op::Reduce { axes, .. } = self.work.op(item) {

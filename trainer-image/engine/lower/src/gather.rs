@@ -1,14 +1,16 @@
 //! Gradients of a fused optimizer: where they are written.
 //!
-//! The optimizer reads all gradients as one array. A gradient that is written where it ends up in the array needs no copy. But the array is
-//! held from its first gradient on, when most activations are still alive: the arena would be larger by the gradients that come later.
-//! The first gradients are therefore written elsewhere, and copied when all are there, if that makes the arena smaller.
+//! The optimizer reads all gradients as one array. A gradient that is written where it ends up in the array needs no
+//! copy. But the array is held from its first gradient on, when most activations are still alive: the arena would be
+//! larger by the gradients that come later. The first gradients are therefore written elsewhere, and copied when all
+//! are there, if that makes the arena smaller.
 
 use super::{Lowered, layout::Part};
 use std::collections::HashSet;
 
-/// The program with the smallest arena, and the fewest copies among these, for some numbers of first gradients that are copied. `lower`
-/// lowers it with copies of these parts, and returns the parts that are written in place, in their order.
+/// The program with the smallest arena, and the fewest copies among these, for some numbers of first gradients that are
+/// copied. `lower` lowers it with copies of these parts, and returns the parts that are written in place, in their
+/// order.
 pub(super) fn smallest(lower: impl Fn(&HashSet<Part>) -> (Lowered, Vec<Part>)) -> Lowered {
     let (mut best, parts) = lower(&HashSet::new());
     for count in counts(parts.len()) {

@@ -76,8 +76,8 @@ pub enum Body {
 
 /// Loops over `rows x cols` elements in row-major order, for each of which a program in single-assignment form is run.
 ///
-/// Values are numbered: first the loads, then the instructions. A value's [`Class`] says how it varies. A [`Instruction::Reduce`] needs all columns of a
-/// row, so that kernels with one do not split rows.
+/// Values are numbered: first the loads, then the instructions. A value's [`Class`] says how it varies. A
+/// [`Instruction::Reduce`] needs all columns of a row, so that kernels with one do not split rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fused {
     /// Number of rows.
@@ -101,7 +101,8 @@ pub struct Fused {
 /// A value read from a buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// The view that is read: seen as `rows * cols` elements (`rows` of them for a row value of a kernel that knows no other form).
+    /// The view that is read: seen as `rows * cols` elements (`rows` of them for a row value of a kernel that knows no
+    /// other form).
     pub from: Access,
 }
 
@@ -176,7 +177,8 @@ impl Instruction {
     }
 }
 
-/// `c = factor (a b) + add`, or just `a b`, for each of a batch; products summed in the accumulator dtype and rounded once.
+/// `c = factor (a b) + add`, or just `a b`, for each of a batch; products summed in the accumulator dtype and rounded
+/// once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatMul {
     /// `[batch.., m, k]`
@@ -185,9 +187,11 @@ pub struct MatMul {
     pub b: Access,
     /// `[batch.., m, n]`
     pub c: Access,
-    /// What the product is added to, `[m, n]` of the dtype of c, and the factor of the product before: of [`Op::MatMulAdd`](pawl_graph::graph::Op::MatMulAdd).
+    /// What the product is added to, `[m, n]` of the dtype of c, and the factor of the product before: of
+    /// [`Op::MatMulAdd`](pawl_graph::graph::Op::MatMulAdd).
     pub add: Option<(Access, f64)>,
-    /// With 8-bit operands: scales `[m]` and `[n]`, by which sums are multiplied before they are rounded. A stride of 0 repeats one for all.
+    /// With 8-bit operands: scales `[m]` and `[n]`, by which sums are multiplied before they are rounded. A stride of 0
+    /// repeats one for all.
     pub scales: Option<[Access; 2]>,
 }
 
@@ -243,7 +247,8 @@ pub struct AttentionGrad {
     pub dk: Access,
     /// Gradient of the values, `[b, g, s, d]`, written.
     pub dv: Access,
-    /// With [`Attention::norm`]: gradients of the three biases and of the gain, of each batch and head, written; contiguous.
+    /// With [`Attention::norm`]: gradients of the three biases and of the gain, of each batch and head, written;
+    /// contiguous.
     pub sums: Option<[Access; 4]>,
 }
 
@@ -276,7 +281,8 @@ pub enum SegmentOp {
     Softmax,
 }
 
-/// See [`Op::SegmentSum`](pawl_graph::graph::Op::SegmentSum), [`Op::SegmentRepeat`](pawl_graph::graph::Op::SegmentRepeat) and
+/// See [`Op::SegmentSum`](pawl_graph::graph::Op::SegmentSum),
+/// [`Op::SegmentRepeat`](pawl_graph::graph::Op::SegmentRepeat) and
 /// [`Op::SegmentSoftmax`](pawl_graph::graph::Op::SegmentSoftmax).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segments {
@@ -286,7 +292,8 @@ pub struct Segments {
     pub from: Access,
     /// `[segments + 1]`, U32; contiguous.
     pub offsets: Access,
-    /// `[m]`, U32; contiguous: the rows of segments by number, for [`SegmentOp::Sum`] only. Without it, rows follow each other.
+    /// `[m]`, U32; contiguous: the rows of segments by number, for [`SegmentOp::Sum`] only. Without it, rows follow
+    /// each other.
     pub order: Option<Access>,
     /// `[rows, inner]`, contiguous: rows of segments, for [`SegmentOp::Sum`] one row for each segment.
     pub to: Access,

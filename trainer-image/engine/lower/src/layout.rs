@@ -1,8 +1,8 @@
 //! Layout: the buffer and the strides in which each value is stored.
 //!
-//! A value is stored row-major in a buffer of its own, but for: outputs; updates that may be written over the state; parts of a
-//! concatenation, which are written where they end up; values that are only read permuted, which are stored that way, and reshapes of those;
-//! sums over ranks, which are summed in place.
+//! A value is stored row-major in a buffer of its own, but for: outputs; updates that may be written over the state;
+//! parts of a concatenation, which are written where they end up; values that are only read permuted, which are stored
+//! that way, and reshapes of those; sums over ranks, which are summed in place.
 
 use std::collections::HashSet;
 
@@ -36,7 +36,8 @@ pub(super) struct Layout<'a> {
 pub(super) type Part = (usize, usize);
 
 impl<'a> Layout<'a> {
-    /// The layout in which parts of concatenations are written where they end up, other than those in `apart`, which are copied there.
+    /// The layout in which parts of concatenations are written where they end up, other than those in `apart`, which
+    /// are copied there.
     pub(super) fn new(fusion: &'a Fusion<'a>, apart: &HashSet<Part>) -> Self {
         let items = fusion.work.items.len();
         let order = fusion.order();
@@ -268,8 +269,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Parts that are written where they end up in a concatenation of the update, which holds memory of the arena from the first of them
-    /// on; in the order in which they are written.
+    /// Parts that are written where they end up in a concatenation of the update, which holds memory of the arena from
+    /// the first of them on; in the order in which they are written.
     pub(super) fn gathered(&self) -> Vec<Part> {
         let mut found = Vec::new();
         for (item, of) in self.fusion.work.items.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Lowering: from a program of [`pawl_graph`] to fused kernels over buffers in a planned arena, the same for every device. The executors of
-//! kernels, on the CPU and on GPUs, build on it.
+//! Lowering: from a program of [`pawl_graph`] to fused kernels over buffers in a planned arena, the same for every
+//! device. The executors of kernels, on the CPU and on GPUs, build on it.
 //!
 //! ```
 //! use pawl_graph::graph::{Builder, DType, Init};

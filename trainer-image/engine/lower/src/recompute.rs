@@ -1,8 +1,8 @@
 //! Recomputation of values that are cheaper to compute again than to keep.
 //!
-//! Gradients of elementwise expressions read intermediate values of the forward pass: for GELU three of them, all functions of one.
-//! A kernel that can compute such a value from what it already reads and at most one more array does so; then the value is
-//! neither written, nor kept until the gradient arrives, nor read.
+//! Gradients of elementwise expressions read intermediate values of the forward pass: for GELU three of them, all
+//! functions of one. A kernel that can compute such a value from what it already reads and at most one more array does
+//! so; then the value is neither written, nor kept until the gradient arrives, nor read.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -101,7 +101,8 @@ struct RecomputeTables<'t, 'f> {
 }
 
 impl RecomputeTables<'_, '_> {
-    /// How to compute `value`, a member of `unit`, again in all its readers; `None` when that is impossible or costs more than keeping it.
+    /// How to compute `value`, a member of `unit`, again in all its readers; `None` when that is impossible or costs
+    /// more than keeping it.
     fn plan(&self, unit: usize, value: usize) -> Option<RecomputePlan> {
         self.can_move(unit, value).then_some(())?;
         let cheap =
@@ -116,7 +117,8 @@ impl RecomputeTables<'_, '_> {
             let to = &self.fusion.units[consumer];
             let plain = to.fused && to.elements == of.elements && to.members.len() < 128;
             let mut seen = self.reading[consumer].iter().filter(|&&(root, _)| root == value);
-            // A row value that reads the element-wise value through a view of as many elements cannot be: loops are equal.
+            // A row value that reads the element-wise value through a view of as many elements cannot be: loops are
+            // equal.
             plain
                 && !to.excluded()
                 && seen.all(|&(_, operand)| {
@@ -127,8 +129,9 @@ impl RecomputeTables<'_, '_> {
         of.class[&value] == Member::Full && !of.excluded() && self.readers[value].iter().all(|&unit| fits(unit))
     }
 
-    /// The expression of `value` over values that are stored, if it is cheap. With `narrowed`, a value that was rounded to fewer bits and widened again
-    /// is read from those bits (which are then kept in its place), not computed from the value that was rounded.
+    /// The expression of `value` over values that are stored, if it is cheap. With `narrowed`, a value that was rounded
+    /// to fewer bits and widened again is read from those bits (which are then kept in its place), not computed from
+    /// the value that was rounded.
     fn expression(&self, unit: usize, value: usize, narrowed: bool) -> Option<RecomputePlan> {
         let Self { fusion, pinned, readers, .. } = *self;
         let of = &fusion.units[unit];

@@ -12,8 +12,8 @@ pub(super) struct Item {
 
 /// The working copy: like the program's graph, in execution order.
 ///
-/// Differences: sums of disjoint paddings are concatenations, reductions run over neighbouring axes, layout operators and casts that
-/// change nothing are removed, and [`Work::live`] marks the items that are needed.
+/// Differences: sums of disjoint paddings are concatenations, reductions run over neighbouring axes, layout operators
+/// and casts that change nothing are removed, and [`Work::live`] marks the items that are needed.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub items: Vec<Item>,
@@ -186,8 +186,8 @@ impl Work {
     }
 }
 
-/// A slice of an elementwise value (a product with its bias) of which only slices are read: it is faster to compute each slice in its reader, from
-/// slices of the operands, than to write the whole value and read it again.
+/// A slice of an elementwise value (a product with its bias) of which only slices are read: it is faster to compute
+/// each slice in its reader, from slices of the operands, than to write the whole value and read it again.
 struct Sunk {
     /// The elementwise value, and those of its operands that are computed again.
     value: NodeId,

@@ -94,8 +94,8 @@ impl Outcome {
         all
     }
 
-    /// The largest difference from `other`, each array's in units of its own largest magnitude (at least 1), with its name. NaN differs from
-    /// all but NaN.
+    /// The largest difference from `other`, each array's in units of its own largest magnitude (at least 1), with its
+    /// name. NaN differs from all but NaN.
     pub fn distance(&self, other: &Outcome) -> (f64, String) {
         let (mine, theirs) = (self.arrays(), other.arrays());
         assert_eq!(mine.len(), theirs.len(), "both have the same arrays");

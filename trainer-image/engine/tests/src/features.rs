@@ -2,8 +2,8 @@
 
 use pawl_graph::graph::{Builder, DType, FeatureDropout, FeatureNetworks, Init, Program};
 
-/// A forward program with [`FeatureNetworks`] of `chunk` features at a time, in the scope `features`: inputs `x` `[rows, features]` and `counter`, parameters
-/// of all networks and of the features' weights, output `loss`.
+/// A forward program with [`FeatureNetworks`] of `chunk` features at a time, in the scope `features`: inputs `x`
+/// `[rows, features]` and `counter`, parameters of all networks and of the features' weights, output `loss`.
 ///
 /// # Panics
 /// Never: the shapes fit.

@@ -1,5 +1,5 @@
-//! Programs to compare executors and passes on. The tests of this package run them on the executors of the training engine; `pawl-kernels` runs them
-//! on a GPU.
+//! Programs to compare executors and passes on. The tests of this package run them on the executors of the training
+//! engine; `pawl-kernels` runs them on a GPU.
 //!
 //! # Example
 //! Linear regression, trained with AdamW:

@@ -1,4 +1,5 @@
-//! Operators at their edges (odd sizes, strided views, broadcasts, integers), each with the bound within which executors agree.
+//! Operators at their edges (odd sizes, strided views, broadcasts, integers), each with the bound within which
+//! executors agree.
 
 use pawl_graph::{
     array::{Array, Data},
@@ -116,8 +117,8 @@ pub fn products() -> Result<Vec<OperatorCase>, GraphError> {
     sizes.into_iter().map(case).collect()
 }
 
-/// Products over 8-bit floats, which are quantized here: every order of operands, each format of the first, scales of rows and of whole matrices; of
-/// sizes that tensor cores take and others.
+/// Products over 8-bit floats, which are quantized here: every order of operands, each format of the first, scales of
+/// rows and of whole matrices; of sizes that tensor cores take and others.
 ///
 /// # Errors
 /// Never: the programs are well formed.
@@ -286,8 +287,8 @@ pub fn recurrences() -> Result<Vec<OperatorCase>, GraphError> {
     [(1, 1, 1), (9, 5, 7), (33, 20, 16)].into_iter().map(case).collect()
 }
 
-/// Sums, softmax and lookups over segments of every kind: empty ones, single rows, long ones, padding, scores of minus infinity; of widths that
-/// executors treat differently, in two dtypes.
+/// Sums, softmax and lookups over segments of every kind: empty ones, single rows, long ones, padding, scores of minus
+/// infinity; of widths that executors treat differently, in two dtypes.
 ///
 /// # Errors
 /// Never: the programs are well formed.

@@ -9,9 +9,9 @@ use pawl_graph::{
 
 use crate::Case;
 
-/// A random float32 program with about `size` operators, its gradients, and an SGD update of its parameters: every operator but collectives
-/// turns up over the seeds, with odd shapes, values used several times, and dead ones. Values stay near 1 (well conditioned), and
-/// comparisons look at inputs only, so that executors that round differently agree.
+/// A random float32 program with about `size` operators, its gradients, and an SGD update of its parameters: every
+/// operator but collectives turns up over the seeds, with odd shapes, values used several times, and dead ones. Values
+/// stay near 1 (well conditioned), and comparisons look at inputs only, so that executors that round differently agree.
 pub fn random_case(seed: u64, size: usize) -> Case {
     let b = Builder::new(format!("random {seed}"));
     let mut rng = Rng { stream: random::stream(seed, "random case"), index: 0 };
@@ -126,8 +126,9 @@ fn indices(b: &Builder, numbers: impl Iterator<Item = u32>) -> Var<'_> {
     b.constant(Array::new([numbers.len()], Data::U32(numbers)).expect("as many numbers as elements"))
 }
 
-/// A forward program like the workloads': two transformer blocks with normed queries and keys, stochastic depth, a spectral and a pointwise loss.
-/// Inputs `x` and `target` `[batch, 6, 8]`, `counter`; output `loss`. Scopes `blocks.N/attn`, `blocks.N/mlp`, `loss/spectral`.
+/// A forward program like the workloads': two transformer blocks with normed queries and keys, stochastic depth, a
+/// spectral and a pointwise loss. Inputs `x` and `target` `[batch, 6, 8]`, `counter`; output `loss`. Scopes
+/// `blocks.N/attn`, `blocks.N/mlp`, `loss/spectral`.
 pub fn transformer(batch: usize) -> Program {
     let (tokens, width, heads) = (6, 8, 2);
     let b = Builder::new("transformer");
@@ -197,8 +198,8 @@ impl Rng {
     }
 }
 
-/// Attention over normalised heads of a projection, as models write it. Input `x` (batch, rows, 24), output `loss`; parameters `weight`,
-/// `bias`, `gain_q`, `gain_k`.
+/// Attention over normalised heads of a projection, as models write it. Input `x` (batch, rows, 24), output `loss`;
+/// parameters `weight`, `bias`, `gain_q`, `gain_k`.
 ///
 /// # Errors
 /// Never: the shapes fit.

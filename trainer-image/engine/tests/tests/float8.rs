@@ -1,4 +1,5 @@
-//! Products over 8-bit floats, emulated on the CPU: conversions bit for bit, products beside float64, gradients and training.
+//! Products over 8-bit floats, emulated on the CPU: conversions bit for bit, products beside float64, gradients and
+//! training.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -74,7 +75,8 @@ fn scaled_products_are_sums_of_the_products_of_codes() {
             for ((output, got), (_, exact)) in outcome.outputs[0].iter().zip(&exact.outputs[0]) {
                 let (got, exact) = (got.to_f64(), exact.to_f64());
                 let largest = exact.iter().fold(0f64, |max, x| max.max(x.abs()));
-                // One rounding to bfloat16, or sums in float32. Scales in float64 differ in their last bit of float32, and with them a few codes.
+                // One rounding to bfloat16, or sums in float32. Scales in float64 differ in their last bit of float32,
+                // and with them a few codes.
                 let bound = if output == "nt" { 1.0 / 256.0 } else { 2e-3 };
                 let worst = got.iter().zip(&exact).map(|(a, b)| (a - b).abs() / largest).fold(0.0, f64::max);
                 assert!(worst <= bound, "{name}, {}: {output} differs by {worst:e}", executor.name());
@@ -117,7 +119,8 @@ fn gradients_are_within_the_precision_of_the_format() {
     let exact = gradients(exact, &Eager::cpu());
     let tensor = Float8 { scaling: Scaling::Tensor, ..Float8::default() };
     let coarse = Float8 { gradients: DType::E5M2, ..Float8::default() };
-    // Rounding to 3 bits of significand moves a number by 2.6 % (root mean square), to 2 bits by twice that, and gradients pass four layers.
+    // Rounding to 3 bits of significand moves a number by 2.6 % (root mean square), to 2 bits by twice that, and
+    // gradients pass four layers.
     for (float8, most) in [(Float8::default(), 0.08), (tensor, 0.08), (coarse, 0.12)] {
         for executor in executors() {
             let program = Recipe { float8, ..eight_bits() }.micro_step(&forward).unwrap();

@@ -1,4 +1,5 @@
-//! What large models need: losses that make their own gradient, 8-bit weights, values that are not kept, weights from files.
+//! What large models need: losses that make their own gradient, 8-bit weights, values that are not kept, weights from
+//! files.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here says where")]
 
@@ -26,7 +27,8 @@ fn executors() -> [Box<dyn Executor>; 2] {
     [Box::new(Eager::cpu()), Box::new(GraphCpu::default())]
 }
 
-/// Cross-entropy of a linear classifier, in `chunks` chunks of rows; with one gradient made beside it, or by differentiation.
+/// Cross-entropy of a linear classifier, in `chunks` chunks of rows; with one gradient made beside it, or by
+/// differentiation.
 fn classifier(chunks: usize, given: bool) -> Program {
     let b = Builder::new("classifier");
     let (rows, width, classes) = (12, 5, 7);

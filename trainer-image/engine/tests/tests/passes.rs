@@ -471,8 +471,8 @@ fn parts_that_lie_side_by_side_already_are_not_joined_again() {
     assert_eq!(run(&simpler), run(&program));
 }
 
-/// A layer and its adapter of 16-bit products, summed in float32 and rounded; with `factor` 1, either could be added to the other. `again`: the adapter's
-/// product is read once more.
+/// A layer and its adapter of 16-bit products, summed in float32 and rounded; with `factor` 1, either could be added to
+/// the other. `again`: the adapter's product is read once more.
 fn adapted(dtype: DType, factor: f64, again: bool) -> Program {
     let b = Builder::new("adapted");
     let x = b.input("x", dtype, [32, 48]);

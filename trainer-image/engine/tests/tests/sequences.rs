@@ -75,8 +75,8 @@ fn recurrent_step(precision: Precision, [batch, steps, inputs, hidden]: [usize; 
     Recipe { precision, ..recipe() }.step(&b.finish().unwrap()).unwrap()
 }
 
-/// A step forward is a product and an elementwise kernel, a step back two products (of the state and of the weight) and an elementwise kernel; nothing is
-/// copied. What is left are sums over the steps, and in 16 bits the weight.
+/// A step forward is a product and an elementwise kernel, a step back two products (of the state and of the weight) and
+/// an elementwise kernel; nothing is copied. What is left are sums over the steps, and in 16 bits the weight.
 #[test]
 fn steps_of_an_lstm_are_products_and_one_kernel_each() {
     let steps = 20;
@@ -113,8 +113,8 @@ fn chunks() -> Vec<Pattern> {
     vec![Pattern::new("features/chunk.*")]
 }
 
-/// Whatever the number of features at a time, and whether values are kept or computed again: the same losses and parameters, but for dropout, whose
-/// masks depend on the chunks.
+/// Whatever the number of features at a time, and whether values are kept or computed again: the same losses and
+/// parameters, but for dropout, whose masks depend on the chunks.
 #[test]
 fn features_in_chunks_are_features_at_once() {
     let step = |chunk, dropout, again: bool| {
@@ -138,8 +138,8 @@ fn features_give_what_eager_gives() {
     assert!(distance <= 1e-5, "{name} differs by {distance:e}");
 }
 
-/// 245,760 rows (a batch of 12,288 windows of 20 days), 96 features, layers of 48 and 256: without recomputation the backward pass reads several values of
-/// 6e9 elements; with it, none is stored.
+/// 245,760 rows (a batch of 12,288 windows of 20 days), 96 features, layers of 48 and 256: without recomputation the
+/// backward pass reads several values of 6e9 elements; with it, none is stored.
 #[test]
 fn features_at_full_size_need_a_chunk_of_memory() {
     let (rows, features, hidden, chunk) = (245_760, 96, 256, 4);
@@ -161,8 +161,8 @@ fn features_at_full_size_need_a_chunk_of_memory() {
     assert!(kept.plan.arena > 10 * again.plan.arena, "{} bytes", kept.plan.arena);
 }
 
-/// `trunc_normal_` with a deviation far below the bounds is normal; with bounds within a deviation, its values stay there and their variance is that of
-/// the truncated distribution.
+/// `trunc_normal_` with a deviation far below the bounds is normal; with bounds within a deviation, its values stay
+/// there and their variance is that of the truncated distribution.
 #[test]
 fn truncated_normals_are_normal_within_their_bounds() {
     let values = |init: Init| {

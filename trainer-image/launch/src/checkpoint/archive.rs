@@ -34,8 +34,9 @@ pub enum ArchiveError {
     Output(#[from] io::Error),
 }
 
-/// Writes every file of the checkpoint `name` in the storage at `url` to `out`, as a tar archive of `NAME/...`. Nothing is
-/// assumed about their content: the checkpoint may be one of a custom trainer. Links are followed inside of the storage only.
+/// Writes every file of the checkpoint `name` in the storage at `url` to `out`, as a tar archive of `NAME/...`. Nothing
+/// is assumed about their content: the checkpoint may be one of a custom trainer. Links are followed inside of the
+/// storage only.
 ///
 /// # Errors
 /// [`ArchiveError`].
@@ -63,8 +64,8 @@ pub fn archive(url: &str, name: &str, out: impl Write) -> Result<(), ArchiveErro
     Ok(())
 }
 
-/// Unpacks an archive of [`archive`] into `directory`, which is empty. Other archives may come from a pod that was tampered
-/// with: links, devices and paths outside of `directory` are refused.
+/// Unpacks an archive of [`archive`] into `directory`, which is empty. Other archives may come from a pod that was
+/// tampered with: links, devices and paths outside of `directory` are refused.
 ///
 /// # Errors
 /// `archive` cannot be read or contains anything but files and directories in `directory`, or a file cannot be written.
@@ -89,8 +90,8 @@ pub fn unpack(archive: impl Read, directory: &Path) -> io::Result<()> {
 }
 
 impl Store {
-    /// Compares every shard of the checkpoint `name` with its hash. Returns false for a checkpoint without manifest, such as
-    /// one of a custom trainer.
+    /// Compares every shard of the checkpoint `name` with its hash. Returns false for a checkpoint without manifest,
+    /// such as one of a custom trainer.
     ///
     /// # Errors
     /// [`CheckpointError::Unreadable`] names the file that differs.

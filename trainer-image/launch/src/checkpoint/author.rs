@@ -23,8 +23,8 @@ pub struct Author {
     pub attempt: String,
     /// Name of the launch.
     pub launch: String,
-    /// Hash of the workload, its configuration and the seed; empty when written by an earlier version. A training resumes no
-    /// checkpoint of another one.
+    /// Hash of the workload, its configuration and the seed; empty when written by an earlier version. A training
+    /// resumes no checkpoint of another one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trains: String,
     /// The launches that trained the model, the oldest first. The names of launches end in a hash of all their inputs.

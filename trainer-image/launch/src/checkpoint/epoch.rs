@@ -1,9 +1,10 @@
 //! Fencing: of all gangs that ever wrote to a storage, only the newest may.
 //!
-//! A node that is cut off from the cluster is taken for dead, and a new gang starts, while the old gang may still run. Each
-//! gang claims an [`Epoch`] before it reads a checkpoint, by creating an object that must not exist yet. A gang that finds a
-//! later epoch than its own writes and deletes nothing more. Between that check and the end of a write the old gang may
-//! still be stopped and resumed; such a checkpoint bears its old epoch and is older than every checkpoint of the new gang.
+//! A node that is cut off from the cluster is taken for dead, and a new gang starts, while the old gang may still run.
+//! Each gang claims an [`Epoch`] before it reads a checkpoint, by creating an object that must not exist yet. A gang
+//! that finds a later epoch than its own writes and deletes nothing more. Between that check and the end of a write the
+//! old gang may still be stopped and resumed; such a checkpoint bears its old epoch and is older than every checkpoint
+//! of the new gang.
 
 use super::storage::{Storage, StorageError};
 use std::fmt;
@@ -67,8 +68,8 @@ impl Epoch {
         }
     }
 
-    /// Deletes the claims before this one, which no gang needs: only the latest one counts. Otherwise there would be one for
-    /// each restart that the job ever had. A failure leaves them there.
+    /// Deletes the claims before this one, which no gang needs: only the latest one counts. Otherwise there would be
+    /// one for each restart that the job ever had. A failure leaves them there.
     fn forget_earlier(&self, storage: &Storage) {
         let names = storage.list(Some(FOLDER)).unwrap_or_default();
         for name in names.iter().filter(|name| name.parse::<Self>().is_ok_and(|earlier| earlier < *self)) {

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 /// Name of the format, before its version.
 const FAMILY: &str = "pawl-checkpoint/";
-/// The version that this trainer reads and writes. A later version must read all earlier ones; an earlier version refuses a
-/// later one by its number and leaves it unchanged.
+/// The version that this trainer reads and writes. A later version must read all earlier ones; an earlier version
+/// refuses a later one by its number and leaves it unchanged.
 const VERSION: u32 = 1;
 
 /// Position of a run: all state that is not a tensor. Data order, random draws and schedules are pure functions of it.
@@ -35,8 +35,8 @@ pub struct Position {
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_validation: Option<pawl_contract::measured::Validation>,
-    /// The losses by which the next ones are judged; its fields are inlined. Of a checkpoint of an earlier version, at most its
-    /// first level.
+    /// The losses by which the next ones are judged; its fields are inlined. Of a checkpoint of an earlier version, at
+    /// most its first level.
     #[serde(flatten)]
     pub losses: SpikeWatch,
 }
@@ -125,8 +125,8 @@ impl Manifest {
     }
 }
 
-/// The hash of a manifest: of its compact JSON with sorted keys, in which `sha256` is empty. Every version seals its manifests
-/// in this way, so that an earlier trainer can tell a later format from a damaged one.
+/// The hash of a manifest: of its compact JSON with sorted keys, in which `sha256` is empty. Every version seals its
+/// manifests in this way, so that an earlier trainer can tell a later format from a damaged one.
 fn seal(mut content: Value) -> String {
     content["sha256"] = Value::from("");
     hash(content.to_string().as_bytes())

@@ -1,12 +1,12 @@
 //! Checkpoints: independent of layout and number of ranks, atomic, hashed.
 //!
-//! A checkpoint is a folder `<generation>-step-<step>-by-<epoch>` of safetensors shards and a `manifest.json` with the SHA-256
-//! of each, written last. Generations only increase, so that a new checkpoint never overwrites an older one, not even after a
-//! rollback to an earlier step. Tensors are unsharded fp32 tensors under the model's names, independent of ranks, optimizer
-//! buffers and precision, so that a run can resume with other settings.
+//! A checkpoint is a folder `<generation>-step-<step>-by-<epoch>` of safetensors shards and a `manifest.json` with the
+//! SHA-256 of each, written last. Generations only increase, so that a new checkpoint never overwrites an older one,
+//! not even after a rollback to an earlier step. Tensors are unsharded fp32 tensors under the model's names,
+//! independent of ranks, optimizer buffers and precision, so that a run can resume with other settings.
 //!
-//! A storage belongs to one job. Of several gangs of that job only the one with the latest epoch may write (`epoch.rs`).
-//! A checkpoint that is damaged is skipped; one of a later format is an error, and is never deleted.
+//! A storage belongs to one job. Of several gangs of that job only the one with the latest epoch may write
+//! (`epoch.rs`). A checkpoint that is damaged is skipped; one of a later format is an error, and is never deleted.
 
 mod archive;
 mod author;
@@ -140,8 +140,8 @@ impl Checkpoint {
     }
 }
 
-/// The names, a line each, of the checkpoints that were deleted because the training that had saved them had diverged. A name is
-/// never given again.
+/// The names, a line each, of the checkpoints that were deleted because the training that had saved them had diverged.
+/// A name is never given again.
 const DIVERGED: &str = ".pawl/diverged";
 /// Most of them: the newest.
 const MOST_NOTED: usize = 500;
@@ -217,8 +217,8 @@ impl Store {
         }
     }
 
-    /// The newest complete checkpoint of at most `not_after_items` items. Incomplete and corrupt ones are logged and skipped, as are
-    /// those of a training that had diverged which nobody has deleted yet.
+    /// The newest complete checkpoint of at most `not_after_items` items. Incomplete and corrupt ones are logged and
+    /// skipped, as are those of a training that had diverged which nobody has deleted yet.
     ///
     /// # Errors
     /// When storage cannot be read, or the newest checkpoint is of a later format.
@@ -262,8 +262,8 @@ impl Store {
         names.split_off(names.len().saturating_sub(MAX_QUARANTINED))
     }
 
-    /// Checks that the newest checkpoint whose manifest can be read is of the job with the uid of `author`, as far as the two
-    /// are known.
+    /// Checks that the newest checkpoint whose manifest can be read is of the job with the uid of `author`, as far as
+    /// the two are known.
     fn require_own(&self, author: &Author) -> Result<(), CheckpointError> {
         for (_, name) in self.names()? {
             let Ok(manifest) = self.manifest(&name)? else { continue };

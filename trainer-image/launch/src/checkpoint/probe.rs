@@ -12,12 +12,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Content of a probe.
 const CONTENT: &[u8] = b"pawl";
 
-/// Creates, overwrites, reads, lists and deletes a small object in the checkpoint storage at `url`: every operation that
-/// training uses, with its credentials and in its place. Leaves nothing there.
+/// Creates, overwrites, reads, lists and deletes a small object in the checkpoint storage at `url`: every operation
+/// that training uses, with its credentials and in its place. Leaves nothing there.
 ///
 /// # Errors
-/// When the address is not supported, and when an operation fails, has no effect, or does not end within two minutes; the
-/// message names the storage, the operation, the system's error and the remedy.
+/// When the address is not supported, and when an operation fails, has no effect, or does not end within two minutes;
+/// the message names the storage, the operation, the system's error and the remedy.
 pub fn probe(url: &str) -> Result<(), StorageError> {
     let (send, answer) = channel();
     let storage = url.to_owned();

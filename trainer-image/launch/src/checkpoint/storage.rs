@@ -1,7 +1,7 @@
 //! Checkpoint storage: a directory, or an object store.
 //!
-//! A write is atomic and durable when it returns: on a file system, the bytes are written to a temporary file that is synced
-//! and renamed, then its directory is synced; object stores guarantee it.
+//! A write is atomic and durable when it returns: on a file system, the bytes are written to a temporary file that is
+//! synced and renamed, then its directory is synced; object stores guarantee it.
 
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload, local::LocalFileSystem};
@@ -74,8 +74,8 @@ impl std::fmt::Debug for Storage {
 }
 
 impl Storage {
-    /// Opens `url`: a path or `file://` URL, whose directory is created; `s3://` and `gs://` with the features of that name,
-    /// configured by the usual environment variables.
+    /// Opens `url`: a path or `file://` URL, whose directory is created; `s3://` and `gs://` with the features of that
+    /// name, configured by the usual environment variables.
     pub fn open(url: &str) -> Result<Self, StorageError> {
         let wrong = |problem: String| StorageError::Address { url: url.to_owned(), problem };
         let store = match url.split_once("://") {
@@ -145,8 +145,8 @@ impl Storage {
         }
     }
 
-    /// An object's bytes, of which there may be `most`; `None` when there is none. Of a larger object, nothing is read: a file
-    /// that was damaged may have any size.
+    /// An object's bytes, of which there may be `most`; `None` when there is none. Of a larger object, nothing is read:
+    /// a file that was damaged may have any size.
     pub fn fetch(&self, key: &str, most: u64) -> Result<Option<Fetched>, StorageError> {
         let location = Key::from(key);
         let fetch = async {
@@ -192,7 +192,8 @@ impl Storage {
         Ok(keys)
     }
 
-    /// Whether an object is where its key says, and not behind a link that leads out of the storage. True for one that does not exist.
+    /// Whether an object is where its key says, and not behind a link that leads out of the storage. True for one that
+    /// does not exist.
     pub fn holds(&self, key: &str) -> Result<bool, StorageError> {
         let Some(root) = &self.root else { return Ok(true) };
         let real = |path: &Path| match path.canonicalize() {

@@ -21,12 +21,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Opens the storage at `url`, which retains the newest `keep` (at least 1) complete checkpoints, and supersedes all
-    /// earlier gangs of the job.
+    /// Opens the storage at `url`, which retains the newest `keep` (at least 1) complete checkpoints, and supersedes
+    /// all earlier gangs of the job.
     ///
     /// # Errors
-    /// When the address is not supported or unreachable; [`CheckpointError::Superseded`] when a later attempt has claimed it,
-    /// [`CheckpointError::Foreign`] when the checkpoints there are another job's.
+    /// When the address is not supported or unreachable; [`CheckpointError::Superseded`] when a later attempt has
+    /// claimed it, [`CheckpointError::Foreign`] when the checkpoints there are another job's.
     pub fn open(url: &str, keep: u32, author: Author) -> Result<Self, CheckpointError> {
         let store = Store::open(url)?;
         store.require_own(&author)?;
@@ -43,8 +43,8 @@ impl Writer {
         self
     }
 
-    /// Resumes a checkpoint of `before` at `items`: those that are written from now on say that both trained them. `false` when
-    /// it is one of another training: of another workload or configuration, or with another seed.
+    /// Resumes a checkpoint of `before` at `items`: those that are written from now on say that both trained them.
+    /// `false` when it is one of another training: of another workload or configuration, or with another seed.
     pub(crate) fn resume(&mut self, before: &Author, items: u64) -> bool {
         let same = self.author.trains_as(before);
         if same {
@@ -63,20 +63,21 @@ impl Writer {
         &self.store
     }
 
-    /// Writes a checkpoint, then deletes those older than the newest `keep`, except the best one that its position names.
-    /// Until this returns `Ok`, all older checkpoints are left unchanged.
+    /// Writes a checkpoint, then deletes those older than the newest `keep`, except the best one that its position
+    /// names. Until this returns `Ok`, all older checkpoints are left unchanged.
     ///
     /// # Errors
     /// When storage fails; the incomplete checkpoint is removed, and would never be resumed from.
-    /// [`CheckpointError::Superseded`] when a later gang of the job has started, [`CheckpointError::NotFinite`] when a tensor
-    /// contains NaN or infinity.
+    /// [`CheckpointError::Superseded`] when a later gang of the job has started, [`CheckpointError::NotFinite`] when a
+    /// tensor contains NaN or infinity.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<CheckpointRef, CheckpointError> {
         let (reference, older) = self.next(checkpoint)?;
         self.save_as(&reference, older, checkpoint)?;
         Ok(reference)
     }
 
-    /// As [`Writer::save`], of a checkpoint that is the best so far with `value` of `metric`: its position then names itself.
+    /// As [`Writer::save`], of a checkpoint that is the best so far with `value` of `metric`: its position then names
+    /// itself.
     ///
     /// # Errors
     /// As [`Writer::save`].
@@ -93,9 +94,9 @@ impl Writer {
         Ok(best)
     }
 
-    /// Deletes every checkpoint after `limit` items, if there is one: they are bad, and must not become the newest of a later
-    /// launch. What is deleted is noted: the report may be lost, and the next launch expects a checkpoint. What was noted, but not
-    /// deleted because its gang was killed, is deleted now.
+    /// Deletes every checkpoint after `limit` items, if there is one: they are bad, and must not become the newest of a
+    /// later launch. What is deleted is noted: the report may be lost, and the next launch expects a checkpoint. What
+    /// was noted, but not deleted because its gang was killed, is deleted now.
     ///
     /// # Errors
     /// When storage fails, or the gang was superseded.
@@ -118,8 +119,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether the checkpoint `known` is not missing but bad: it is after `limit` items, or was deleted because it was; or one that was
-    /// written after it, for which it may have been deleted, is there or was.
+    /// Whether the checkpoint `known` is not missing but bad: it is after `limit` items, or was deleted because it was;
+    /// or one that was written after it, for which it may have been deleted, is there or was.
     ///
     /// # Errors
     /// When storage fails.
@@ -133,8 +134,8 @@ impl Writer {
         Ok(is_after(known, limit) && bad.iter().any(is_later))
     }
 
-    /// Names of the damaged checkpoints that may be good as far as their position is known: not those that were written after `known`,
-    /// where that is after `limit` items.
+    /// Names of the damaged checkpoints that may be good as far as their position is known: not those that were written
+    /// after `known`, where that is after `limit` items.
     pub(crate) fn damaged(&self, known: Option<&CheckpointRef>, limit: Option<u64>) -> Vec<String> {
         let bad = known.filter(|known| is_after(known, limit));
         let mut damaged = self.store.damaged();
@@ -226,11 +227,11 @@ impl Writer {
         Ok(self.store.storage.put(&format!("{name}/manifest.json"), bytes)?)
     }
 
-    /// Deletes what the checkpoint that was just written makes superfluous: of `older`, all but the newest complete ones that
-    /// are kept beside it and the `best` one; and damaged ones. What this trainer does not understand stays.
+    /// Deletes what the checkpoint that was just written makes superfluous: of `older`, all but the newest complete
+    /// ones that are kept beside it and the `best` one; and damaged ones. What this trainer does not understand stays.
     ///
-    /// The epoch was checked immediately before the manifest was written, and `older` was listed before that: no checkpoint of
-    /// a later gang is in it.
+    /// The epoch was checked immediately before the manifest was written, and `older` was listed before that: no
+    /// checkpoint of a later gang is in it.
     fn prune(&self, older: &[(Order, String)], best: Option<&str>) -> Result<(), CheckpointError> {
         let mut complete = 1;
         for (_, name) in older {

@@ -1,7 +1,7 @@
 //! Concurrent message exchange with all peers, over non-blocking sockets.
 //!
-//! A single `poll` loop moves all bytes in both directions, so that no order of sends and receives can deadlock, no thread
-//! per peer is needed, and the death of any peer is detected at once.
+//! A single `poll` loop moves all bytes in both directions, so that no order of sends and receives can deadlock, no
+//! thread per peer is needed, and the death of any peer is detected at once.
 
 use super::CollectiveError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

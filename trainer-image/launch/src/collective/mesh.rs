@@ -52,8 +52,8 @@ impl TcpMesh {
     /// Connects this rank to all others, whose addresses (and proofs) it finds through `exchange`.
     ///
     /// `host` is the address of this rank that the others can reach. `deadline` is the timeout of connecting, and of a
-    /// collective without any byte from a peer ([`Self::with_deadline`] changes that): it must exceed the longest time by which
-    /// ranks may drift apart, such as rank 0 waiting for a checkpoint.
+    /// collective without any byte from a peer ([`Self::with_deadline`] changes that): it must exceed the longest time
+    /// by which ranks may drift apart, such as rank 0 waiting for a checkpoint.
     pub fn connect(
         rank: u32,
         world_size: u32,
@@ -124,7 +124,8 @@ impl TcpMesh {
         result
     }
 
-    /// Sends `mine` to every peer and receives each peer's values into its part of `all`; the caller fills this rank's part.
+    /// Sends `mine` to every peer and receives each peer's values into its part of `all`; the caller fills this rank's
+    /// part.
     fn spread(&mut self, mine: &[f32], all: Vec<&mut [f32]>) -> Result<(), CollectiveError> {
         let transfers = all
             .into_iter()

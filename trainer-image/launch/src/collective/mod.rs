@@ -1,10 +1,10 @@
 //! Collective operations among the ranks of a gang.
 //!
 //! Sums are computed **in rank order**, element by element, regardless of the transport and of the buckets of a buffer:
-//! `((x0 + x1) + x2) + ...`. Two ranks that each add one micro-step are therefore bitwise equal to one rank that accumulates
-//! the same two micro-steps. With accumulation on several ranks the grouping differs
-//! (`(a + b) + (c + d)` instead of `((a + b) + c) + d`), so that results agree to within rounding only: the relative
-//! difference of an element is at most `2^-24 * (terms - 1)` of the sum of magnitudes.
+//! `((x0 + x1) + x2) + ...`. Two ranks that each add one micro-step are therefore bitwise equal to one rank that
+//! accumulates the same two micro-steps. With accumulation on several ranks the grouping differs (`(a + b) + (c + d)`
+//! instead of `((a + b) + c) + d`), so that results agree to within rounding only: the relative difference of an
+//! element is at most `2^-24 * (terms - 1)` of the sum of magnitudes.
 
 mod exchange;
 mod mesh;

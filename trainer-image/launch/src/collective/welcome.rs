@@ -17,8 +17,8 @@ const HELLO: usize = MAGIC.len() + SECRET + 4;
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of connections accepted before those that are there are read again.
 const BATCH: usize = 64;
-/// A pod has at most 64 ranks, each with one connection. A rank sends its hello at once, so that the oldest connection of an
-/// address is not one of the gang.
+/// A pod has at most 64 ranks, each with one connection. A rank sends its hello at once, so that the oldest connection
+/// of an address is not one of the gang.
 const LIMITS: Limits = Limits { total: 256, per_address: 128, grace: Duration::ZERO };
 
 /// The listener of a rank, and the connections that have not authenticated.

@@ -1,4 +1,5 @@
-//! Which checkpoint is resumed, which are left, and when it is an error: the vectors that the agent and the Python package read too.
+//! Which checkpoint is resumed, which are left, and when it is an error: the vectors that the agent and the Python
+//! package read too.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

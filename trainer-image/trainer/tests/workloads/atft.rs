@@ -1,4 +1,5 @@
-//! The workload atft-gat-fan through the real binary, on Parquet files: steps that are not finite are skipped and counted, and three in a row end the launch.
+//! The workload atft-gat-fan through the real binary, on Parquet files: steps that are not finite are skipped and
+//! counted, and three in a row end the launch.
 
 use crate::{one_rank, two_ranks};
 use pawl_contract::exit::Outcome;
@@ -28,7 +29,8 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/tests/fixtures/atft/panel").join(name)
 }
 
-/// A copy of the panel in which the returns of one training date overflow when they are added: the loss of that date is not finite.
+/// A copy of the panel in which the returns of one training date overflow when they are added: the loss of that date is
+/// not finite.
 fn panel_with_one_overflow(directory: &Path) -> PathBuf {
     let panel = directory.join("panel");
     for file in ["year=2023/part-0", "year=2023/part-1", "year=2023/part-2", "year=2023/part-3", "year=2024/part-0"] {

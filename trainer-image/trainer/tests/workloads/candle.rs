@@ -61,7 +61,8 @@ fn what_the_trainer_saves_is_read_by_candle_and_what_candle_saves_starts_a_job()
     let message = exchange::read(&wide, storage.to_str().unwrap()).unwrap_err().to_string();
     assert!(message.contains(&names[0]) && message.contains("has shape"), "{message}");
 
-    // And back, as the initial weights of another job of the workload: its first evaluation is the last one of this job.
+    // And back, as the initial weights of another job of the workload: its first evaluation is the last one of this
+    // job.
     let copy = dir.path().join("copy");
     exchange::write(&vars, copy.to_str().unwrap(), "slm").unwrap();
     let again = tempfile::tempdir().unwrap();

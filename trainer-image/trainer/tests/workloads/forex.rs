@@ -1,4 +1,5 @@
-//! The forex workload through the real binary: it learns, resumes bit for bit with its running statistics, and runs in every precision and on several ranks.
+//! The forex workload through the real binary: it learns, resumes bit for bit with its running statistics, and runs in
+//! every precision and on several ranks.
 
 use crate::results::{assert_close, losses, tensors};
 use crate::{one_rank, two_ranks};
@@ -93,7 +94,8 @@ fn every_way_to_run_gives_the_same_losses() {
     }
 }
 
-/// Ranks agree on the running statistic, which is that of all their batches; a rank that accumulates updates it in every micro-step instead.
+/// Ranks agree on the running statistic, which is that of all their batches; a rank that accumulates updates it in
+/// every micro-step instead.
 #[test]
 fn two_ranks_train_like_one_that_accumulates() {
     let (alone, gang) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,5 @@
-//! The language model through the real binary: it learns, resumes bit for bit, and N ranks are one rank that accumulates.
+//! The language model through the real binary: it learns, resumes bit for bit, and N ranks are one rank that
+//! accumulates.
 
 use crate::results::{assert_close, losses, tensors};
 use crate::{one_rank, two_ranks};

@@ -1,4 +1,5 @@
-//! Vision-BDH through the real binary: it learns, the best checkpoint is tested, it resumes bit for bit, and N ranks are one rank that accumulates.
+//! Vision-BDH through the real binary: it learns, the best checkpoint is tested, it resumes bit for bit, and N ranks
+//! are one rank that accumulates.
 
 use crate::results::{assert_close, losses, tensors};
 use crate::{one_rank, two_ranks};

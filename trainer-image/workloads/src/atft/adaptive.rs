@@ -45,7 +45,8 @@ fn trailing(days: usize, length: usize) -> Result<Array, GraphError> {
     Array::new([days, days], Data::F32((0..days * days).map(value).collect()))
 }
 
-/// The slices that contain the last day of `x` (rows, channels, days), normalized over time and weighted, at that day: (rows, channels).
+/// The slices that contain the last day of `x` (rows, channels, days), normalized over time and weighted, at that day:
+/// (rows, channels).
 fn last_of_slices<'b>(net: Net<'b>, slices: usize, x: Var<'b>) -> Var<'b> {
     let (b, rows, channels, days) = (net.b, x.dim(0), x.dim(1), x.dim(2));
     let gain = b.parameter("san.gamma", [slices, channels], Init::Fill(1.0));

@@ -32,8 +32,8 @@ impl Chunk {
     }
 }
 
-/// Writes the inputs of `program` that are made of `chunks`, which are at least one and of equal size: windows of features or the numbers of their
-/// last rows, targets, and edges.
+/// Writes the inputs of `program` that are made of `chunks`, which are at least one and of equal size: windows of
+/// features or the numbers of their last rows, targets, and edges.
 ///
 /// # Errors
 /// When there is no room for the edges, or features cannot be read.
@@ -79,7 +79,8 @@ fn parts<'a, T>(chunks: &'a [Chunk], out: &'a mut [T]) -> impl Iterator<Item = (
     chunks.iter().zip(out.chunks_exact_mut(part))
 }
 
-/// Writes the edges of all chunks, one after another, with padding at the end: sources, targets, the reverse of each, offsets and attributes.
+/// Writes the edges of all chunks, one after another, with padding at the end: sources, targets, the reverse of each,
+/// offsets and attributes.
 fn write_edges(dataset: &Dataset, inputs: &mut [Array], chunks: &[Chunk]) -> Result<(), WorkloadError> {
     let stocks = chunks[0].stocks.len();
     let graphs: Vec<(usize, Arc<DayGraph>)> = chunks.iter().map(|chunk| (chunk.day, chunk.graph(dataset))).collect();

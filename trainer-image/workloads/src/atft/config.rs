@@ -110,24 +110,29 @@ pub enum Source {
 pub struct DataConfig {
     /// Source of the panel.
     pub source: Source,
-    /// For `source: Parquet`: the directory of a table, such as `panel` with files `panel/year=2024/part-0.parquet`. Columns: `date` (date32),
-    /// `code`, `market` and `sector33` (integers), `is_valid` (bool), the returns `target_1d`, `target_5d`, `target_10d` and `target_20d`, and
-    /// the features `f00`, `f01` and so on (float32). Features are standardized within each date; a missing one is 0. A stock can be chosen
-    /// on the dates on which it is valid and has all targets. Files with one row group per date are read fastest.
+    /// For `source: Parquet`: the directory of a table, such as `panel` with files `panel/year=2024/part-0.parquet`.
+    /// Columns: `date` (date32), `code`, `market` and `sector33` (integers), `is_valid` (bool), the returns
+    /// `target_1d`, `target_5d`, `target_10d` and `target_20d`, and the features `f00`, `f01` and so on (float32).
+    /// Features are standardized within each date; a missing one is 0. A stock can be chosen on the dates on which it
+    /// is valid and has all targets. Files with one row group per date are read fastest.
     pub directory: Option<String>,
-    /// For `source: Parquet`: features of the market, which have one value for all stocks of a date. They are standardized over the last 60 days.
+    /// For `source: Parquet`: features of the market, which have one value for all stocks of a date. They are
+    /// standardized over the last 60 days.
     pub market_features: Vec<String>,
-    /// For `source: Parquet` and `placement: Host`: MiB of the dates that are kept in memory; others are read again when they are used.
+    /// For `source: Parquet` and `placement: Host`: MiB of the dates that are kept in memory; others are read again
+    /// when they are used.
     pub cache_mib: usize,
     /// Stocks of the panel; of files, at least as many as there are codes.
     pub stocks: usize,
-    /// Stocks of a day chunk, at most `stocks`: each chunk is a random choice of the stocks of a date. Batches are whole numbers of chunks.
+    /// Stocks of a day chunk, at most `stocks`: each chunk is a random choice of the stocks of a date. Batches are
+    /// whole numbers of chunks.
     pub chunk: usize,
-    /// Trading days; of files, the last ones. Of those on which a window can end, 70 % are for training, 15 % for validation and 15 % for the
-    /// test, with 20 days in between; see `fold`.
+    /// Trading days; of files, the last ones. Of those on which a window can end, 70 % are for training, 15 % for
+    /// validation and 15 % for the test, with 20 days in between; see `fold`.
     pub days: usize,
-    /// Walk-forward fold, 1 to 5, in place of these splits: the days after the first 252 are divided into five equal periods; fold k is
-    /// validated on period k and trained on all days before it, with 20 days in between. There is no test.
+    /// Walk-forward fold, 1 to 5, in place of these splits: the days after the first 252 are divided into five equal
+    /// periods; fold k is validated on period k and trained on all days before it, with 20 days in between. There is no
+    /// test.
     pub fold: Option<usize>,
     /// Features that are used, the first of 96.
     pub features: usize,
@@ -135,7 +140,8 @@ pub struct DataConfig {
     pub lookback: usize,
     /// For `source: Generated`: factor of the predictable part of the returns, in units of a stock's volatility.
     pub signal: f64,
-    /// Memory of the features. `Device`: all of them are copied to the device once, and a batch is the numbers of its rows.
+    /// Memory of the features. `Device`: all of them are copied to the device once, and a batch is the numbers of its
+    /// rows.
     pub placement: Place,
     /// When day graphs are built.
     pub graphs: Graphs,
@@ -268,7 +274,8 @@ impl Preset {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they
+    /// name.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.
@@ -341,8 +348,8 @@ impl DataConfig {
         (self.placement == Place::Device).then_some(self.days * self.stocks)
     }
 
-    /// The days on which windows end: training, validation, test. The longest horizon lies between them, so that none sees the returns of
-    /// another.
+    /// The days on which windows end: training, validation, test. The longest horizon lies between them, so that none
+    /// sees the returns of another.
     pub fn splits(&self) -> [Range<usize>; 3] {
         let (first, end) = (self.first_day(), self.days - LONGEST - 1);
         if let Some(fold) = self.fold {

@@ -214,7 +214,8 @@ impl Dataset {
         &self.returns[day * self.stocks * HORIZONS.len()..][..self.stocks * HORIZONS.len()]
     }
 
-    /// Returns of `stocks` on `day` to the horizons as scores within the date, of all stocks that can be chosen: (stocks, horizons).
+    /// Returns of `stocks` on `day` to the horizons as scores within the date, of all stocks that can be chosen:
+    /// (stocks, horizons).
     pub fn scores(&self, day: usize, stocks: &[u32]) -> Vec<f32> {
         let (returns, all) = (self.returns(day), self.chosen(day));
         let mut out = vec![0.0; stocks.len() * HORIZONS.len()];

@@ -1,6 +1,7 @@
 //! Features of a panel: what is known of each stock on each date.
 //!
-//! The eight informative ones come first, so that few features keep them; then 55 of prices and volumes, 9 of the market, and noise.
+//! The eight informative ones come first, so that few features keep them; then 55 of prices and volumes, 9 of the
+//! market, and noise.
 
 use super::panel::{Panel, autoregressive, scored};
 use crate::random::Stream;
@@ -177,8 +178,8 @@ fn beta(panel: &Panel) -> Vec<f32> {
     both(&covariance, &variances(&market, stocks, window), |covariance, variance| covariance / (variance + 1e-8))
 }
 
-/// Feature `which` of the market: its mean return over each window, its absolute return, its mean square of 20 days, its mean of 60; as scores of
-/// the last 60 days.
+/// Feature `which` of the market: its mean return over each window, its absolute return, its mean square of 20 days,
+/// its mean of 60; as scores of the last 60 days.
 fn of_market(market: &[f32], which: usize) -> Vec<f32> {
     let values = match which {
         0..6 => means(market, 1, WINDOWS[which]),

@@ -1,4 +1,5 @@
-//! A panel of stocks from Parquet files, a row per date and stock: an index that is kept in memory, and features that are read when they are used.
+//! A panel of stocks from Parquet files, a row per date and stock: an index that is kept in memory, and features that
+//! are read when they are used.
 
 use super::config::{DataConfig, HORIZONS, Horizon, WARM_UP_DAYS, feature_column};
 use super::panel::LIMIT;
@@ -131,9 +132,10 @@ impl Files {
     /// Opens the table of `config`, and reads all but its features.
     ///
     /// # Errors
-    /// [`StoreError::Source`], naming the file, the row or date, and the remedy: when a column is missing or has another type, when rows are
-    /// not sorted by date and code, repeat, or are in the partition of another year, when a target is infinite or a group is no small
-    /// number, when a feature of the market differs between stocks, and when there are too few dates or too many codes.
+    /// [`StoreError::Source`], naming the file, the row or date, and the remedy: when a column is missing or has
+    /// another type, when rows are not sorted by date and code, repeat, or are in the partition of another year, when a
+    /// target is infinite or a group is no small number, when a feature of the market differs between stocks, and when
+    /// there are too few dates or too many codes.
     pub fn open(config: &DataConfig, progress: OnProgress<'_>) -> Result<(Self, Index), StoreError> {
         let directory = Path::new(config.directory.as_deref().unwrap_or("."));
         let table = Table::open(directory)?;
@@ -185,8 +187,8 @@ impl Files {
     /// The features of all stocks on a day: (stocks, width), 0 where a stock is not valid or has no value.
     ///
     /// # Errors
-    /// [`StoreError::Source`], naming the file, the column, the row and the remedy: when a feature is missing as a column, has another type
-    /// or is infinite, and when the file is damaged.
+    /// [`StoreError::Source`], naming the file, the column, the row and the remedy: when a feature is missing as a
+    /// column, has another type or is infinite, and when the file is damaged.
     pub fn day(&self, day: usize) -> Result<Arc<[f32]>, StoreError> {
         if let Some(known) = self.cache.lock().days.get(&day) {
             return Ok(Arc::clone(known));

@@ -22,7 +22,8 @@ pub struct Edges<'b> {
     pub sources: Var<'b>,
     /// Node in which it ends, ascending: (edges), U32.
     pub targets: Var<'b>,
-    /// The same edge in the other direction: (edges), U32. Edges in this order are sorted by the node in which they begin.
+    /// The same edge in the other direction: (edges), U32. Edges in this order are sorted by the node in which they
+    /// begin.
     pub reversed: Var<'b>,
     /// First edge of each node, and the number of edges: (nodes + 1), U32. As many edges begin in a node as end in it.
     pub offsets: Var<'b>,

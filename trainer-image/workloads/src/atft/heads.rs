@@ -6,7 +6,8 @@ use pawl_graph::graph::{Init, Var, concat};
 
 /// Days up to which a horizon has the shallow head.
 const NEAR: usize = 5;
-/// Standard deviation of the initial weights of the last layer. Truncated at 2 as in PyTorch, which is 100 standard deviations: it changes nothing.
+/// Standard deviation of the initial weights of the last layer. Truncated at 2 as in PyTorch, which is 100 standard
+/// deviations: it changes nothing.
 const DEVIATION: f64 = 0.02;
 
 /// Forecasts (rows, horizons, quantiles) from `x` (rows, hidden).

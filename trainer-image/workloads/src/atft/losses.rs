@@ -29,7 +29,8 @@ pub enum Portfolio {
     Date,
 }
 
-/// The loss of forecasts (dates, stocks, horizons, quantiles) without regularization: per date (dates), or of the batch (1).
+/// The loss of forecasts (dates, stocks, horizons, quantiles) without regularization: per date (dates), or of the batch
+/// (1).
 ///
 /// # Errors
 /// Only on a bug in this code.
@@ -85,7 +86,8 @@ fn deviation<'b>(x: Var<'b>, axes: &[usize]) -> Var<'b> {
     ((x - x.mean(axes)).square().sum(axes) * (1.0 / (count as f64 - 1.0))).sqrt()
 }
 
-/// Mean over standard deviation of the profits of positions in proportion to the median, limited by a hyperbolic tangent.
+/// Mean over standard deviation of the profits of positions in proportion to the median, limited by a hyperbolic
+/// tangent.
 fn sharpe<'b>(median: Var<'b>, returns: Var<'b>, axes: &[usize]) -> Var<'b> {
     let profits = (median / (deviation(median, &[1]) + LEAST)).tanh() * returns;
     profits.mean(axes) / (deviation(profits, axes) + LEAST)

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 /// Sums per horizon: RankIC, its square, IC, its square.
 const PER_HORIZON: usize = 4;
-/// Number of sums: dates, loss, Sharpe ratio over the stocks of a date, spread of the deciles and its square; then those of the horizons.
+/// Number of sums: dates, loss, Sharpe ratio over the stocks of a date, spread of the deciles and its square; then
+/// those of the horizons.
 pub const SUMS: usize = 5 + PER_HORIZON * HORIZONS.len();
 /// Trading days of a year.
 const YEAR: f64 = 252.0;
@@ -31,10 +32,11 @@ pub fn add(loss: f64, medians: &[f64], returns: &[f64], sums: &mut [f64]) {
     }
 }
 
-/// The metrics of these sums. `loss`; for each horizon, such as 5d: `rankic_5d` and `ic_5d`, Spearman's and Pearson's correlation of medians and
-/// returns over the stocks of a date, mean over dates, and `icir_5d`, the mean of the latter over its standard deviation; `rankic_mean`, over the
-/// horizons; `sharpe`, of positions by the sign of the median over the stocks of a date, mean over dates, of 1 day and not annualized;
-/// `spread_sharpe`, annualized, of the best tenth of the stocks minus the worst.
+/// The metrics of these sums. `loss`; for each horizon, such as 5d: `rankic_5d` and `ic_5d`, Spearman's and Pearson's
+/// correlation of medians and returns over the stocks of a date, mean over dates, and `icir_5d`, the mean of the latter
+/// over its standard deviation; `rankic_mean`, over the horizons; `sharpe`, of positions by the sign of the median over
+/// the stocks of a date, mean over dates, of 1 day and not annualized; `spread_sharpe`, annualized, of the best tenth
+/// of the stocks minus the worst.
 pub fn metrics(sums: &[f64]) -> BTreeMap<String, f64> {
     let dates = sums[0];
     let mut all = BTreeMap::from([

@@ -1,5 +1,5 @@
-//! ATFT-GAT-FAN: stocks of a date are ranked by a temporal fusion transformer, attention over a graph of correlated stocks, and adaptive
-//! normalization, which forecast quantiles of returns at four horizons.
+//! ATFT-GAT-FAN: stocks of a date are ranked by a temporal fusion transformer, attention over a graph of correlated
+//! stocks, and adaptive normalization, which forecast quantiles of returns at four horizons.
 
 mod adaptive;
 mod batches;

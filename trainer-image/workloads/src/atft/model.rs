@@ -24,7 +24,8 @@ pub const REGIONS: Regions = Regions {
     float8: &[],
     blocks: &["tft/selection/weights", "tft/attention", "tft/ffn", "tft/gate", "gat/layers.*"],
     sublayers: &["tft/attention", "tft/ffn"],
-    // Of the features' networks only the features and their weights are kept: all else would be the largest part of the memory.
+    // Of the features' networks only the features and their weights are kept: all else would be the largest part of the
+    // memory.
     rematerialized: &["tft/selection/features/chunk.*"],
 };
 
@@ -96,9 +97,10 @@ struct Outcome<'b> {
 }
 
 impl Model<'_> {
-    /// One training micro-step of `batch` samples. Inputs: those of [`Model::windows`]; of the edges, if there are layers of graph attention:
-    /// `edges.source`, `edges.target`, `edges.reverse`, `edges.offset` and `edges.attribute`; `returns`, `scores` and `ranks` (dates, stocks, horizons); `counter`, if
-    /// there is dropout. Output: `loss`.
+    /// One training micro-step of `batch` samples. Inputs: those of [`Model::windows`]; of the edges, if there are
+    /// layers of graph attention: `edges.source`, `edges.target`, `edges.reverse`, `edges.offset` and
+    /// `edges.attribute`; `returns`, `scores` and `ranks` (dates, stocks, horizons); `counter`, if there is dropout.
+    /// Output: `loss`.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -114,8 +116,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Evaluation of `batch` samples, without dropout. Inputs: as for training. Outputs: `loss` of each date (dates), and `medians` (dates, stocks,
-    /// horizons).
+    /// Evaluation of `batch` samples, without dropout. Inputs: as for training. Outputs: `loss` of each date (dates),
+    /// and `medians` (dates, stocks, horizons).
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -130,8 +132,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Windows (batch, days, features). Input: `features`, the same; or, where the features are on the device, `rows` (batch), the row with which each
-    /// window ends.
+    /// Windows (batch, days, features). Input: `features`, the same; or, where the features are on the device, `rows`
+    /// (batch), the row with which each window ends.
     fn windows<'b>(&self, b: &'b Builder, batch: usize) -> Var<'b> {
         let (days, width) = (self.data.lookback, self.data.features);
         let Some(rows) = self.data.resident_rows() else {

@@ -10,7 +10,8 @@ const THRESHOLD: f32 = 0.3;
 /// Numbers that describe an edge: (correlation + 1) / 2, same market segment, same sector.
 pub const ATTRIBUTES: usize = 3;
 
-/// A directed graph that contains the reverse of each edge, and a loop at each stock; edges are sorted by target, then by source.
+/// A directed graph that contains the reverse of each edge, and a loop at each stock; edges are sorted by target, then
+/// by source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DayGraph {
     /// Stock in which each edge begins.
@@ -31,7 +32,8 @@ pub struct Groups<'a> {
 }
 
 impl DayGraph {
-    /// The graph of stocks with these `returns` (days, stocks), of which missing ones are NaN. A stock without returns has its loop only.
+    /// The graph of stocks with these `returns` (days, stocks), of which missing ones are NaN. A stock without returns
+    /// has its loop only.
     pub fn new(returns: &[f32], groups: Groups<'_>) -> Self {
         let stocks = groups.sectors.len();
         let scores = scores(returns, stocks);
@@ -89,7 +91,8 @@ impl DayGraph {
     }
 }
 
-/// Returns without the mean of their day, then standardized per stock: (days, stocks). A missing one counts as the mean.
+/// Returns without the mean of their day, then standardized per stock: (days, stocks). A missing one counts as the
+/// mean.
 fn scores(returns: &[f32], stocks: usize) -> Vec<f32> {
     let days = (returns.len() / stocks) as f64;
     let mut scores: Vec<f64> = returns.iter().map(|value| f64::from(*value)).collect();

@@ -1,4 +1,5 @@
-//! A simulated panel of stocks: a market with regimes, sectors, heavy-tailed idiosyncratic risk, and a signal that predicts the next return.
+//! A simulated panel of stocks: a market with regimes, sectors, heavy-tailed idiosyncratic risk, and a signal that
+//! predicts the next return.
 //!
 //! All tables are (days, stocks), row-major.
 
@@ -14,7 +15,8 @@ const PERSISTENCE: f64 = 0.8;
 const SECTOR_SHOCK: f64 = 0.006;
 /// Market: standard deviation of each regime, and the probability that it ends with a day.
 const REGIMES: [(f64, f64); 2] = [(0.007, 0.02), (0.022, 0.06)];
-/// GARCH(1,1) of the market and of a stock: weights of the last squared shock and of the last variance; the long-run variance is 1.
+/// GARCH(1,1) of the market and of a stock: weights of the last squared shock and of the last variance; the long-run
+/// variance is 1.
 const MARKET_GARCH: [f64; 2] = [0.10, 0.85];
 const STOCK_GARCH: [f64; 2] = [0.08, 0.86];
 /// Degrees of freedom of a stock's shocks.
@@ -189,7 +191,8 @@ fn market(seed: u64, days: usize) -> Vec<f32> {
     (0..days as u64).map(&mut day_return).collect()
 }
 
-/// Student-t with unit variance: a normal over the root of an independent chi-squared that is divided by its degrees of freedom.
+/// Student-t with unit variance: a normal over the root of an independent chi-squared that is divided by its degrees of
+/// freedom.
 fn student(stream: Stream, index: u64) -> f64 {
     let draw = |part: u64| stream.normal(index * (FREEDOM + 1) + part);
     let squares: f64 = (1..=FREEDOM).map(|part| draw(part) * draw(part)).sum();

@@ -4,7 +4,8 @@ use super::config::ModelConfig;
 use super::layers::{EPSILON, Net, uniform};
 use pawl_graph::graph::{FeatureDropout, FeatureNetworks, Init, Var};
 
-/// Features whose networks are computed together, and again in the backward pass: a value has this many numbers per row and channel.
+/// Features whose networks are computed together, and again in the backward pass: a value has this many numbers per row
+/// and channel.
 const CHUNK: usize = 4;
 
 /// Selected features (rows, hidden) of `x` (rows, features), and the mean weight of each row: (rows, 1).

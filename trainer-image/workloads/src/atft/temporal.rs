@@ -1,4 +1,5 @@
-//! The temporal fusion transformer: variable selection, a recurrent network and attention over the days of a window, mixed by a gate.
+//! The temporal fusion transformer: variable selection, a recurrent network and attention over the days of a window,
+//! mixed by a gate.
 
 use super::config::ModelConfig;
 use super::layers::{Net, lstm, uniform, xavier};

@@ -21,7 +21,8 @@ pub(super) const MINUTES: usize = 5;
 const DAY: usize = 1440;
 const WEEK: usize = 5;
 
-/// Drift of a regime in units of the local deviation, and its factor of the volatility: calm, upward, downward, turbulent.
+/// Drift of a regime in units of the local deviation, and its factor of the volatility: calm, upward, downward,
+/// turbulent.
 const REGIMES: [(f64, f64); 4] = [(0.0, 0.7), (0.15, 1.0), (-0.15, 1.0), (0.0, 2.0)];
 /// Pull to the moving average (of log prices, span 64) in the calm regime.
 const PULL: f64 = -0.03;
@@ -86,7 +87,8 @@ impl Bars {
         self
     }
 
-    /// `count` simulated five-minute bars: Markov regimes, GARCH volatility, Student-t shocks, and humps of activity in the sessions of London and New York.
+    /// `count` simulated five-minute bars: Markov regimes, GARCH volatility, Student-t shocks, and humps of activity in
+    /// the sessions of London and New York.
     pub fn simulated(count: usize, seed: u64) -> Self {
         let draws = Draws::new(seed);
         let mut bars = Self::default();
@@ -165,7 +167,8 @@ impl Draws {
         }
     }
 
-    /// Student-t with unit variance: a normal over the root of an independent chi-squared that is divided by its degrees of freedom.
+    /// Student-t with unit variance: a normal over the root of an independent chi-squared that is divided by its
+    /// degrees of freedom.
     fn shock(&self, bar: u64) -> f64 {
         let draw = |part: u64| normal(self.shock, bar * (FREEDOM + 1) + part);
         let squares: f64 = (1..=FREEDOM).map(|part| draw(part) * draw(part)).sum();
@@ -218,7 +221,8 @@ mod tests {
         let bars = Bars::simulated(60_000, 42);
         let returns: Vec<f64> = bars.close.windows(2).map(|pair| (pair[1] / pair[0]).ln()).collect();
         let moment = |power: i32| returns.iter().map(|r| r.powi(power)).sum::<f64>() / returns.len() as f64;
-        // The mean over the day of the squared season is 1.14, that over the regimes of the squared factor 1.62: about 3e-4.
+        // The mean over the day of the squared season is 1.14, that over the regimes of the squared factor 1.62: about
+        // 3e-4.
         let deviation = moment(2).sqrt();
         assert!((2.2e-4..4.5e-4).contains(&deviation), "{deviation}");
         assert!(moment(4) / moment(2).powi(2) > 6.0, "heavy tails");

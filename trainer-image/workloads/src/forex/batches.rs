@@ -44,7 +44,8 @@ impl Batches {
         self.setup.config.evaluation.windows.min(self.market.validation().len())
     }
 
-    /// Writes an input that is made of windows, of which each row is one that ends with a bar, or the number of that bar.
+    /// Writes an input that is made of windows, of which each row is one that ends with a bar, or the number of that
+    /// bar.
     fn write(&self, decl: &InputDecl, array: &mut Array, bars: impl Iterator<Item = Option<usize>>) {
         let timeframe =
             TIMEFRAMES.iter().position(|timeframe| decl.name.strip_prefix("features.") == Some(timeframe.name));

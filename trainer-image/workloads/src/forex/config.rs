@@ -109,9 +109,10 @@ pub struct ModelConfig {
 pub enum Source {
     /// Simulated: regimes, volatility that clusters, and heavy tails.
     Generated,
-    /// Five-minute bars from the Parquet files in `data.directory`: columns `ts_utc` (when a bar begins: a timestamp, or milliseconds since
-    /// 1970 as int64), `open`, `high`, `low`, `close` and `volume`, sorted by time. The last `data.bars` of them are used. Every four
-    /// hours of UTC with at least one bar are filled with the last price; those without any (weekends) are left out.
+    /// Five-minute bars from the Parquet files in `data.directory`: columns `ts_utc` (when a bar begins: a timestamp,
+    /// or milliseconds since 1970 as int64), `open`, `high`, `low`, `close` and `volume`, sorted by time. The last
+    /// `data.bars` of them are used. Every four hours of UTC with at least one bar are filled with the last price;
+    /// those without any (weekends) are left out.
     Parquet,
 }
 
@@ -121,13 +122,15 @@ pub enum Source {
 pub struct DataConfig {
     /// Source of the bars.
     pub source: Source,
-    /// For `source: Parquet`: a file, or a directory of files, such as `bars/symbol=EURUSD`; of partitions `tf`, only `tf=5m` is read.
+    /// For `source: Parquet`: a file, or a directory of files, such as `bars/symbol=EURUSD`; of partitions `tf`, only
+    /// `tf=5m` is read.
     pub directory: Option<String>,
     /// Five-minute bars. The first 80 % of the windows are for training, the others for validation.
     pub bars: usize,
     /// Time steps that a window has of each timeframe: 5m, 15m, 1h and 4h.
     pub lookback: [usize; 4],
-    /// Memory of the bars and features. `Device`: all of them are copied to the device once, and a batch is the numbers of its last bars.
+    /// Memory of the bars and features. `Device`: all of them are copied to the device once, and a batch is the numbers
+    /// of its last bars.
     pub placement: Place,
     /// Seed of the generated bars; the seed of a launch does not change it.
     pub seed: u64,
@@ -212,7 +215,8 @@ impl Preset {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they
+    /// name.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.

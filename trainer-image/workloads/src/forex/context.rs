@@ -1,4 +1,5 @@
-//! The context vector: a stack of S4 blocks for each timeframe, attention over their last time steps, and a fusion network.
+//! The context vector: a stack of S4 blocks for each timeframe, attention over their last time steps, and a fusion
+//! network.
 
 use super::config::{ModelConfig, TIMEFRAMES};
 use super::layers::{Net, Start};
@@ -33,8 +34,8 @@ fn encoding<'b>(net: Net<'b>, config: &ModelConfig, timeframe: &str, x: Var<'b>)
     Ok(net.layer_norm(&format!("encoder.norms.{timeframe}"), x))
 }
 
-/// Attention of one learned query over the encodings (batch, timeframes, width): (batch, width). With one query and a key per timeframe, its products are sums
-/// of few elements, which one elementwise kernel computes.
+/// Attention of one learned query over the encodings (batch, timeframes, width): (batch, width). With one query and a
+/// key per timeframe, its products are sums of few elements, which one elementwise kernel computes.
 fn attended<'b>(net: Net<'b>, config: &ModelConfig, encoded: Var<'b>) -> Var<'b> {
     let (batch, count, width, heads) = (encoded.dim(0), encoded.dim(1), encoded.dim(2), config.heads);
     let head = width / heads;

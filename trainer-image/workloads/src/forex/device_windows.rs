@@ -28,7 +28,8 @@ pub fn resident(market: &Market) -> Result<Vec<(String, Array)>, GraphError> {
 }
 
 impl Model<'_> {
-    /// `batch` windows of a data set of `bars` five-minute bars. Input `bars` (batch), U32: the bar with which each window ends.
+    /// `batch` windows of a data set of `bars` five-minute bars. Input `bars` (batch), U32: the bar with which each
+    /// window ends.
     pub(super) fn cut_windows<'b>(&self, b: &'b Builder, batch: usize, bars: usize) -> Result<Windows<'b>, GraphError> {
         let table = |name: &str, rows: usize, width: usize| {
             let meta = Meta::new(DType::F32, [rows, width]);

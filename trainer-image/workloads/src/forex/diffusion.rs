@@ -50,8 +50,8 @@ pub struct Head<'m, 'b> {
 impl<'m, 'b> Head<'m, 'b> {
     /// The network for contexts (batch, context).
     ///
-    /// The first layer of the concatenated latent, timestep, context and horizon is the sum of products with parts of its weight: the context and the horizons are
-    /// multiplied once, however many latents there are.
+    /// The first layer of the concatenated latent, timestep, context and horizon is the sum of products with parts of
+    /// its weight: the context and the horizons are multiplied once, however many latents there are.
     pub fn new(net: Net<'b>, config: &'m ModelConfig, context: Var<'b>) -> Self {
         let widths = [config.latent, config.timestep, config.context, config.horizon];
         let (hidden, count) = (config.head[0], HORIZONS.len());
@@ -64,7 +64,8 @@ impl<'m, 'b> Head<'m, 'b> {
         Self { net, config, latent: part(0), timestep: part(1), fixed: of_context + (of_horizon + bias) }
     }
 
-    /// The velocities of noisy latents (batch, samples, horizons, latent) at timesteps whose embeddings are (batch or 1, samples or 1, width).
+    /// The velocities of noisy latents (batch, samples, horizons, latent) at timesteps whose embeddings are (batch or
+    /// 1, samples or 1, width).
     pub fn velocity(&self, noisy: Var<'b>, timesteps: Var<'b>) -> Var<'b> {
         let Self { net, config, .. } = *self;
         net.b.scope("head", || {
@@ -82,7 +83,8 @@ impl<'m, 'b> Head<'m, 'b> {
         })
     }
 
-    /// Latents sampled from noise (batch, samples, horizons, latent) by DDIM without randomness, in `steps` evenly spaced steps from the last timestep to 0.
+    /// Latents sampled from noise (batch, samples, horizons, latent) by DDIM without randomness, in `steps` evenly
+    /// spaced steps from the last timestep to 0.
     pub fn sampled(&self, noise: Var<'b>, steps: usize) -> Result<Var<'b>, GraphError> {
         let b = self.net.b;
         let timestep = |step: usize| self.config.timesteps * (steps - step) / steps;

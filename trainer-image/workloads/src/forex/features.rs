@@ -112,7 +112,8 @@ impl Columns {
     }
 }
 
-/// 20 lags of the return; per window: return, volatility of closes and of ranges, score of the close, distance to the moving average (70).
+/// 20 lags of the return; per window: return, volatility of closes and of ranges, score of the close, distance to the
+/// moving average (70).
 fn returns_and_ranges(s: &Series<'_>, columns: &mut Columns) {
     columns.each(0..20, |lag| rolling::lagged(&s.returns, lag));
     columns.each(WINDOWS, |window| rolling::sums(&s.returns, window));
@@ -165,7 +166,8 @@ fn moments(s: &Series<'_>, columns: &mut Columns) {
     });
 }
 
-/// 10 lags of the close's place in its bar, 10 of the body's share of the bar, 10 distances to the highest and lowest prices (30).
+/// 10 lags of the close's place in its bar, 10 of the body's share of the bar, 10 distances to the highest and lowest
+/// prices (30).
 fn shapes(s: &Series<'_>, columns: &mut Columns) {
     let share = |from: &[f64]| {
         let above = zip(&s.bars.close, from, |close, from| close - from);
@@ -181,7 +183,8 @@ fn shapes(s: &Series<'_>, columns: &mut Columns) {
     }
 }
 
-/// Per window: slope of the log price by least squares; then the calendar: waves of the day and the week, and two sessions (20).
+/// Per window: slope of the log price by least squares; then the calendar: waves of the day and the week, and two
+/// sessions (20).
 fn trends_and_calendar(s: &Series<'_>, columns: &mut Columns) {
     let time: Vec<f64> = (0..columns.length).map(|i| i as f64).collect();
     columns.each(WINDOWS, |window| {

@@ -26,13 +26,14 @@ const MOST: u64 = 20_000_000;
 
 /// Reads the last bars of `config.directory`: exactly `config.bars`.
 ///
-/// Longer timeframes begin at multiples of their length in UTC. For that, every four hours with at least one bar get all 48: a bar that is
-/// missing repeats the last price, with no volume. Four hours without any bar, such as those of a weekend, are left out.
+/// Longer timeframes begin at multiples of their length in UTC. For that, every four hours with at least one bar get
+/// all 48: a bar that is missing repeats the last price, with no volume. Four hours without any bar, such as those of a
+/// weekend, are left out.
 ///
 /// # Errors
-/// [`StoreError::Source`], naming the file, the row and the remedy: when a column is missing or has another type, when times are not sorted,
-/// repeat or are not multiples of five minutes, when a price or volume is impossible or not a number, when more than a quarter of
-/// the bars are missing, and when there are too few.
+/// [`StoreError::Source`], naming the file, the row and the remedy: when a column is missing or has another type, when
+/// times are not sorted, repeat or are not multiples of five minutes, when a price or volume is impossible or not a
+/// number, when more than a quarter of the bars are missing, and when there are too few.
 pub fn read(config: &DataConfig) -> Result<Bars, StoreError> {
     let directory = Path::new(config.directory.as_deref().unwrap_or("."));
     let table = Table::open(directory)?;
@@ -203,7 +204,8 @@ fn columns(reader: &Reader, group: usize) -> Result<[Vec<f64>; 5], StoreError> {
     Ok(all)
 }
 
-/// Minute of the day, and day of the week as the calendar's features count it: trading begins on a Sunday evening, which is of Monday's session.
+/// Minute of the day, and day of the week as the calendar's features count it: trading begins on a Sunday evening,
+/// which is of Monday's session.
 fn calendar(time: i64) -> (f64, f64) {
     let minute = time % DAY / 60_000;
     // 1970-01-01 was a Thursday.

@@ -61,7 +61,8 @@ impl<'b> Net<'b> {
         x.matmul_t(weight) + bias
     }
 
-    /// Convolution of (batch, length, channels) with 3 taps and 1 element of padding, which divides the length by `stride`.
+    /// Convolution of (batch, length, channels) with 3 taps and 1 element of padding, which divides the length by
+    /// `stride`.
     pub fn convolution(self, name: &str, x: Var<'b>, outputs: usize, stride: usize) -> Var<'b> {
         let inputs = x.dim(2);
         let init = Start::Kaiming.weight(3 * inputs);
@@ -106,7 +107,8 @@ impl<'b> Net<'b> {
         }
     }
 
-    /// Layer normalisation, GELU and dropout, which follow hidden linear layers. Their parameters are those of layer `norm`.
+    /// Layer normalisation, GELU and dropout, which follow hidden linear layers. Their parameters are those of layer
+    /// `norm`.
     pub fn activated(self, norm: &str, x: Var<'b>) -> Var<'b> {
         self.drop(norm, self.layer_norm(norm, x).gelu())
     }

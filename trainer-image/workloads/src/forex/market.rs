@@ -17,7 +17,8 @@ const TRAINING: f64 = 0.8;
 /// Largest score of a volume.
 const LIMIT: f64 = 8.0;
 
-/// Numbers that describe a bar in [`Market::table`]: those of its prices, then those of the other channels, then the unit of prices.
+/// Numbers that describe a bar in [`Market::table`]: those of its prices, then those of the other channels, then the
+/// unit of prices.
 pub const ROW: usize = CHANNELS + 1;
 /// Prices of a bar: open, high, low and close.
 pub const PRICES: usize = 4;
@@ -86,15 +87,16 @@ impl Market {
         self.validation.clone()
     }
 
-    /// Writes the features of timeframe number `timeframe` of the window that ends with `bar`: the last completed bars, (length, width).
+    /// Writes the features of timeframe number `timeframe` of the window that ends with `bar`: the last completed bars,
+    /// (length, width).
     pub fn write_features(&self, bar: usize, timeframe: usize, out: &mut [f32]) {
         let end = (bar + 1) / TIMEFRAMES[timeframe].factor;
         let start = end - self.lookback[timeframe];
         out.copy_from_slice(&self.features[timeframe][start * self.width..end * self.width]);
     }
 
-    /// Writes the patches of the window that ends with `bar`: the present one and those at the horizons, (1 + horizons, 64, channels). All prices are relative to
-    /// the close of `bar`, in units of its volatility.
+    /// Writes the patches of the window that ends with `bar`: the present one and those at the horizons, (1 + horizons,
+    /// 64, channels). All prices are relative to the close of `bar`, in units of its volatility.
     pub fn write_patches(&self, bar: usize, out: &mut [f32]) {
         let ends = std::iter::once(bar).chain(HORIZONS.iter().map(|horizon| bar + horizon.bars));
         let rows = ends.flat_map(|end| end + 1 - PATCH..=end);
@@ -130,7 +132,8 @@ impl Market {
     }
 }
 
-/// The bars with which training and validation windows end: the first 80 % and the rest, so that no training window reaches into validation.
+/// The bars with which training and validation windows end: the first 80 % and the rest, so that no training window
+/// reaches into validation.
 pub fn splits(data: &DataConfig, bars: usize) -> [Range<usize>; 2] {
     let (first, end) = (data.first_bar(), bars - LONGEST - 1);
     let split = first + (TRAINING * (end - first) as f64) as usize;

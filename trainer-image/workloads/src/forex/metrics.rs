@@ -37,9 +37,10 @@ pub fn add(outputs: &[Array], returns: &[[f64; HORIZONS.len()]], sums: &mut [f64
     sums[SUMS - 1] += returns.len() as f64;
 }
 
-/// The metrics of these sums: `loss` (as in training, with its last factor of the KL divergence) and its parts; for each horizon, such as 15m: `rmse_15m` (of the samples'
-/// mean), `direction_15m` (share of windows in which the mean has the sign of the return), `crps_15m`, and `coverage_15m` (share of returns between the 5 % and the 95 %
-/// quantile of the samples). Returns are in units of volatility.
+/// The metrics of these sums: `loss` (as in training, with its last factor of the KL divergence) and its parts; for
+/// each horizon, such as 15m: `rmse_15m` (of the samples' mean), `direction_15m` (share of windows in which the mean
+/// has the sign of the return), `crps_15m`, and `coverage_15m` (share of returns between the 5 % and the 95 % quantile
+/// of the samples). Returns are in units of volatility.
 pub fn metrics(sums: &[f64]) -> BTreeMap<String, f64> {
     let windows = sums[SUMS - 1];
     let mut all: BTreeMap<String, f64> =
@@ -53,7 +54,8 @@ pub fn metrics(sums: &[f64]) -> BTreeMap<String, f64> {
     all
 }
 
-/// The continuous ranked probability score of an ascending sample for what happened: `mean |s_i - y| - mean |s_i - s_j| / 2`.
+/// The continuous ranked probability score of an ascending sample for what happened: `mean |s_i - y| - mean |s_i - s_j|
+/// / 2`.
 pub fn crps(ascending: &[f64], happened: f64) -> f64 {
     let count = ascending.len() as f64;
     let distance = ascending.iter().map(|sample| (sample - happened).abs()).sum::<f64>() / count;

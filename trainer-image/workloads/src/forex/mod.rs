@@ -1,5 +1,5 @@
-//! Forex: a variational autoencoder of patches of candles, and a diffusion model that forecasts the latents of future patches from four timeframes, trained together on
-//! five-minute bars, simulated or from files.
+//! Forex: a variational autoencoder of patches of candles, and a diffusion model that forecasts the latents of future
+//! patches from four timeframes, trained together on five-minute bars, simulated or from files.
 
 pub mod bars;
 mod batches;

@@ -9,7 +9,8 @@ use crate::workload::Regions;
 use pawl_graph::array::{Array, Data};
 use pawl_graph::graph::{Builder, DType, GraphError, Init, Program, Role, StateDecl, Var};
 
-/// Scope of the operations that cut windows from a data set on the device, which are computed in float32 at any precision.
+/// Scope of the operations that cut windows from a data set on the device, which are computed in float32 at any
+/// precision.
 pub const CUTTING: &str = "windows";
 
 /// Regions of the programs that compiler passes use.
@@ -61,8 +62,8 @@ pub struct Model<'a> {
 }
 
 impl Model<'_> {
-    /// One training micro-step of `batch` windows. Inputs: those of [`Model::windows`]; `kl_weight`, the factor of the KL divergence; `counter`. Outputs: see
-    /// [`Model::losses`].
+    /// One training micro-step of `batch` windows. Inputs: those of [`Model::windows`]; `kl_weight`, the factor of the
+    /// KL divergence; `counter`. Outputs: see [`Model::losses`].
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -83,8 +84,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// `batch` windows. Inputs: `patches` and `features.*` (see [`Windows`]); or, where the data set is kept on the device, `bars` (batch), the bar with
-    /// which each window ends.
+    /// `batch` windows. Inputs: `patches` and `features.*` (see [`Windows`]); or, where the data set is kept on the
+    /// device, `bars` (batch), the bar with which each window ends.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -99,8 +100,9 @@ impl Model<'_> {
         Ok(Windows { patches, features: TIMEFRAMES.iter().zip(&self.lookback).map(feature).collect() })
     }
 
-    /// Appends the forward pass of training. Outputs: `loss`, and its parts `reconstruction`, `kl`, `velocity` and `returns`, without their factors. Updates the
-    /// running standard deviation of the latents, and the factor of the KL divergence that evaluation uses.
+    /// Appends the forward pass of training. Outputs: `loss`, and its parts `reconstruction`, `kl`, `velocity` and
+    /// `returns`, without their factors. Updates the running standard deviation of the latents, and the factor of the
+    /// KL divergence that evaluation uses.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -147,8 +149,9 @@ impl Model<'_> {
         Ok(())
     }
 
-    /// Evaluation of `batch` windows, without dropout, with fixed timesteps and noise that is the same for all windows. Inputs: as for training, without `kl_weight` and
-    /// `counter`. Outputs: the losses of each window (batch), as in training; and `samples` of the returns (batch, samples, horizons).
+    /// Evaluation of `batch` windows, without dropout, with fixed timesteps and noise that is the same for all windows.
+    /// Inputs: as for training, without `kl_weight` and `counter`. Outputs: the losses of each window (batch), as in
+    /// training; and `samples` of the returns (batch, samples, horizons).
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -182,7 +185,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Appends the sampling of forecasts, given their noise (batch, samples, horizons, latent): returns (batch, samples, horizons).
+    /// Appends the sampling of forecasts, given their noise (batch, samples, horizons, latent): returns (batch,
+    /// samples, horizons).
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -222,7 +226,8 @@ impl Model<'_> {
         b.normal(&format!("evaluation.{name}"), counter, [1, count, HORIZONS.len(), self.config.latent])
     }
 
-    /// Latents of the patches at the horizons (batch, horizons, latent): means of the posteriors, through which no gradient flows.
+    /// Latents of the patches at the horizons (batch, horizons, latent): means of the posteriors, through which no
+    /// gradient flows.
     fn future<'b>(&self, net: Net<'b>, windows: &Windows<'b>) -> Var<'b> {
         let (batch, horizons) = (windows.patches.dim(0), HORIZONS.len());
         net.b.scope("future", || {
@@ -262,7 +267,8 @@ impl<'b> Windows<'b> {
         self.patches.slice(1, 0, 1).reshape([self.patches.dim(0), PATCH, CHANNELS])
     }
 
-    /// The returns at the horizons (batch, horizons): the last close of each future patch, which is relative to the present one.
+    /// The returns at the horizons (batch, horizons): the last close of each future patch, which is relative to the
+    /// present one.
     fn returns(&self) -> Var<'b> {
         let last = self.patches.slice(1, 1, HORIZONS.len()).slice(2, PATCH - 1, 1).slice(3, CLOSE, 1);
         last.reshape([self.patches.dim(0), HORIZONS.len()])

@@ -7,8 +7,8 @@ use pawl_graph::graph::{DType, GraphError, Init, Var};
 
 /// Powers are products of one of this many fine ones and a coarse one.
 const FINE: usize = 32;
-/// Time steps of a block of the causal convolution. Per channel it stores a matrix of length x 64; larger blocks would read the input less often, and a larger
-/// matrix more often.
+/// Time steps of a block of the causal convolution. Per channel it stores a matrix of length x 64; larger blocks would
+/// read the input less often, and a larger matrix more often.
 const BLOCK: usize = 64;
 
 /// Smallest and largest initial time step of a channel.
@@ -56,8 +56,8 @@ fn state_space<'b>(
     Ok(x.permute([2, 0, 1]).causal_conv(kernel, BLOCK).permute([1, 2, 0]) + direct * x)
 }
 
-/// The impulse response `K_h[t] = sum over n of C_hn (e^a_hn - 1) / lambda_n B_n e^(a_hn t)` with `a_hn = dt_h lambda_n`: (width, length); with `reversed`, from the
-/// latest time step on.
+/// The impulse response `K_h[t] = sum over n of C_hn (e^a_hn - 1) / lambda_n B_n e^(a_hn t)` with `a_hn = dt_h
+/// lambda_n`: (width, length); with `reversed`, from the latest time step on.
 fn kernel<'b>(
     net: Net<'b>,
     config: &ModelConfig,

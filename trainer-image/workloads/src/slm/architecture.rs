@@ -194,8 +194,8 @@ impl Architecture {
         self.layers as u64 * targets.iter().map(of).sum::<usize>() as u64
     }
 
-    /// Floating point operations of forward and backward for one token in windows of `sequence`, with half of the attention because of the
-    /// causal mask; `adapters` is the number of trainable parameters under [`Method::Lora`].
+    /// Floating point operations of forward and backward for one token in windows of `sequence`, with half of the
+    /// attention because of the causal mask; `adapters` is the number of trainable parameters under [`Method::Lora`].
     pub fn flops_per_token(&self, method: Method, sequence: usize, adapters: u64) -> u64 {
         let embedding = if self.tied { 0 } else { (self.vocabulary * self.width) as u64 };
         let multiplied = self.parameters() - embedding;

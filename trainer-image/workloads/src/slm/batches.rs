@@ -34,7 +34,8 @@ impl Batches {
         Self { setup, programs, corpus, order, diagnoses }
     }
 
-    /// The window of training item `item`, counted over the whole run: a document, a random window, or as prescribed by a file.
+    /// The window of training item `item`, counted over the whole run: a document, a random window, or as prescribed by
+    /// a file.
     fn training(&self, item: u64) -> Window {
         let len = self.setup.config.sequence;
         if let (Some(order), Some(documents)) = (&self.order, self.corpus.documents(Split::Train)) {
@@ -75,14 +76,16 @@ impl Batches {
         self.corpus.documents(split).filter(|_| self.setup.config.data.mask_prompt)
     }
 
-    /// Number of targets of a training window that count, computed from the positions of documents without reading tokens.
+    /// Number of targets of a training window that count, computed from the positions of documents without reading
+    /// tokens.
     fn count(&self, window: Window) -> usize {
         let prompts = self.masked(Split::Train).map(|documents| documents.prompts(window.targets()));
         window.len - prompts.into_iter().flatten().map(|part| part.len()).sum::<usize>()
     }
 
-    /// How many targets count in an average micro-batch of the step that begins at `items`, over all ranks: as the step takes the mean of the losses
-    /// of its micro-batches, it thus gets the mean over all its targets. A step without any has a loss of 0.
+    /// How many targets count in an average micro-batch of the step that begins at `items`, over all ranks: as the step
+    /// takes the mean of the losses of its micro-batches, it thus gets the mean over all its targets. A step without
+    /// any has a loss of 0.
     fn normalizer(&self, items: u64) -> f32 {
         if self.order.is_none() && self.masked(Split::Train).is_none() {
             return (self.setup.share.batch * self.setup.config.sequence) as f32;

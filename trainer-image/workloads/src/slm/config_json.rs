@@ -1,6 +1,7 @@
 //! `config.json` of Hugging Face: the architecture of the weights beside it.
 //!
-//! Every field is read, known to change nothing, or refused: a model that Transformers would compute otherwise is not trained.
+//! Every field is read, known to change nothing, or refused: a model that Transformers would compute otherwise is not
+//! trained.
 
 use super::architecture::{Architecture, LocalAttention, RopeScaling};
 use super::family::Family;

@@ -21,7 +21,8 @@ impl Diagnoses {
         SHARED + OF_A_CODE * self.codes.len()
     }
 
-    /// Adds a document of `code`: `rank` tokens were more likely than the code, and `likeliest` was the most likely one.
+    /// Adds a document of `code`: `rank` tokens were more likely than the code, and `likeliest` was the most likely
+    /// one.
     pub fn add(&self, code: u32, rank: f64, likeliest: u32, sums: &mut [f64]) {
         sums[0] += 1.0;
         for (sum, (_, k)) in sums[1..].iter_mut().zip(BEST) {
@@ -40,7 +41,8 @@ impl Diagnoses {
         count(code, 2);
     }
 
-    /// `top1`, `top3`, `top5`: fractions of the documents; `macroF1`: the mean F1 over the codes that any document has or was predicted to have.
+    /// `top1`, `top3`, `top5`: fractions of the documents; `macroF1`: the mean F1 over the codes that any document has
+    /// or was predicted to have.
     pub fn metrics(&self, sums: &[f64]) -> Vec<(String, f64)> {
         let (shared, of_codes) = sums.split_at(SHARED);
         let f1 = of_codes.as_chunks::<OF_A_CODE>().0.iter().filter(|[_, told, are]| told + are > 0.0);

@@ -1,5 +1,5 @@
-//! Exports trained weights as files that Hugging Face libraries can load: a safetensors file with adapters merged, in their naming, and
-//! `config.json`.
+//! Exports trained weights as files that Hugging Face libraries can load: a safetensors file with adapters merged, in
+//! their naming, and `config.json`.
 
 use super::SlmJob;
 use super::architecture::{LocalAttention, Method, Projection};
@@ -35,8 +35,9 @@ pub enum ExportError {
     },
 }
 
-/// Writes the trained model to the file `to`: the initial weights of a launch of `job` with `seed`, updated by `trained` (states of a checkpoint
-/// by name); bfloat16 matrices if `narrow`, else float32. One weight at a time is in memory.
+/// Writes the trained model to the file `to`: the initial weights of a launch of `job` with `seed`, updated by
+/// `trained` (states of a checkpoint by name); bfloat16 matrices if `narrow`, else float32. One weight at a time is in
+/// memory.
 ///
 /// # Errors
 /// When a weight is missing or writing fails; `to` is then not created.
@@ -127,8 +128,8 @@ fn narrowed(array: &Array) -> Vec<f32> {
     }
 }
 
-/// The `config.json` of a trained model, with weights in bfloat16 if `narrow`, else in float32: that of the weights that training started from,
-/// if there is one, else a new one.
+/// The `config.json` of a trained model, with weights in bfloat16 if `narrow`, else in float32: that of the weights
+/// that training started from, if there is one, else a new one.
 ///
 /// # Errors
 /// When the file of the initial weights cannot be read.

@@ -14,9 +14,11 @@ pub enum Family {
     Qwen2,
     /// Qwen 3: queries and keys of each head are normalised.
     Qwen3,
-    /// Gemma 1: gains are stored minus 1, embeddings are scaled by the square root of the width, and the MLP has a GELU.
+    /// Gemma 1: gains are stored minus 1, embeddings are scaled by the square root of the width, and the MLP has a
+    /// GELU.
     Gemma,
-    /// Gemma 3 for text: as Gemma 1, and queries and keys of each head and the outputs of attention and MLP are normalised.
+    /// Gemma 3 for text: as Gemma 1, and queries and keys of each head and the outputs of attention and MLP are
+    /// normalised.
     Gemma3,
 }
 

@@ -51,7 +51,8 @@ impl WeightFiles {
                 );
                 wrong(&path, remedy)
             })?;
-            // SAFETY: the initial weights of a run are not modified while it starts; otherwise its values would be undefined.
+            // SAFETY: the initial weights of a run are not modified while it starts; otherwise its values would be
+            // undefined.
             let map =
                 unsafe { Mmap::map(&open) }.map_err(|error| wrong(&path, format!("cannot be mapped: {error}")))?;
             let (header, metadata) = SafeTensors::read_metadata(&map)
@@ -120,7 +121,8 @@ impl WeightFiles {
     }
 }
 
-/// Whether Hugging Face libraries derive this tensor from others: rotary frequencies, and the output matrix of tied embeddings.
+/// Whether Hugging Face libraries derive this tensor from others: rotary frequencies, and the output matrix of tied
+/// embeddings.
 fn is_derived(name: &str) -> bool {
     name.ends_with(".rotary_emb.inv_freq") || name == "lm_head.weight"
 }

@@ -64,14 +64,15 @@ impl<'b> Head<'b> {
             let counts = counts.slice(0, first, len).cast(DType::F32);
             let logits = x.matmul_t(wide);
             let target = targets.slice(0, first, len).broadcast([len, vocabulary]);
-            // A separate index per chunk, made distinct by axes of extent 1: a shared index would be computed by one kernel, which would then fuse
-            // all chunks and materialize all logits at once.
+            // A separate index per chunk, made distinct by axes of extent 1: a shared index would be computed by one
+            // kernel, which would then fuse all chunks and materialize all logits at once.
             let shape = [vec![1; number], vec![len, vocabulary]].concat();
             let hit = b.iota(number + 1, shape).reshape([len, vocabulary]).equal(target);
             let max = logits.max([1]);
             let log_sum = (logits - max).exp().sum([1]).log() + max;
             losses.push((log_sum - hit.select(logits, 0.0).sum([1])) * counts);
-            // d(-log p)/d(logit) = p - 1 at the target, p elsewhere. Not yet divided by the number of tokens: it would vanish in 16 bits.
+            // d(-log p)/d(logit) = p - 1 at the target, p elsewhere. Not yet divided by the number of tokens: it would
+            // vanish in 16 bits.
             let gradient = ((logits - log_sum).exp() - hit.cast(DType::F32)) * counts;
             hidden_gradients.push(gradient.matmul(wide));
             if learns {

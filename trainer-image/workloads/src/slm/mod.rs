@@ -182,7 +182,8 @@ impl SlmSetup {
     }
 }
 
-/// Number of items of the training split: documents, or windows by its expected number of tokens. Text is counted in windows in any layout.
+/// Number of items of the training split: documents, or windows by its expected number of tokens. Text is counted in
+/// windows in any layout.
 fn items_per_epoch(config: &Config) -> u64 {
     let data = &config.data;
     let tokens = match data.source {

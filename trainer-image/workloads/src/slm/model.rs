@@ -1,4 +1,5 @@
-//! The decoder: blocks of grouped-query attention and a gated MLP, with optional adapters. What differs between families is [`Form`].
+//! The decoder: blocks of grouped-query attention and a gated MLP, with optional adapters. What differs between
+//! families is [`Form`].
 
 use super::architecture::{Architecture, Method, Projection};
 use super::config::{Config, Source};
@@ -17,8 +18,8 @@ pub const REGIONS: Regions = Regions {
     float8: &["blocks.*/*/*"],
     blocks: &["blocks.*"],
     sublayers: &["blocks.*/attn", "blocks.*/mlp"],
-    // Dequantized weights, dropped-out inputs of adapters (recomputed from random numbers), and the gated product of the MLP, whose factors the
-    // gradient needs anyway.
+    // Dequantized weights, dropped-out inputs of adapters (recomputed from random numbers), and the gated product of
+    // the MLP, whose factors the gradient needs anyway.
     rematerialized: &["blocks.*/*/*/dequantized", "blocks.*/*/*/dropped", "blocks.*/mlp/gated"],
 };
 
@@ -48,8 +49,9 @@ struct Pass<'m, 'b> {
 }
 
 impl Model<'_> {
-    /// One training micro-step of `batch` windows. Inputs: `tokens` and `targets` (batch, sequence), U32; `normalizer`, the divisor of the sum of
-    /// losses: the average number of targets that count per micro-batch of the step; `counter` with dropout. Output: `loss`.
+    /// One training micro-step of `batch` windows. Inputs: `tokens` and `targets` (batch, sequence), U32; `normalizer`,
+    /// the divisor of the sum of losses: the average number of targets that count per micro-batch of the step;
+    /// `counter` with dropout. Output: `loss`.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -64,10 +66,11 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Evaluation of `batch` windows. Inputs: `tokens` and `targets`. Outputs: `loss_sum` (nats), `tokens` (how many counted).
+    /// Evaluation of `batch` windows. Inputs: `tokens` and `targets`. Outputs: `loss_sum` (nats), `tokens` (how many
+    /// counted).
     ///
-    /// With `source: Dialogues` also the input `codes` (batch), U32: the position that predicts a row's code, counted over all rows; and the
-    /// outputs `rank` and `likeliest` (batch, 1), float32: see [`Ranking`].
+    /// With `source: Dialogues` also the input `codes` (batch), U32: the position that predicts a row's code, counted
+    /// over all rows; and the outputs `rank` and `likeliest` (batch, 1), float32: see [`Ranking`].
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -87,7 +90,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// The output `logits` (batch * sequence, vocabulary), float32, of `batch` windows, for comparison with other implementations. Input: `tokens`.
+    /// The output `logits` (batch * sequence, vocabulary), float32, of `batch` windows, for comparison with other
+    /// implementations. Input: `tokens`.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -203,8 +207,8 @@ impl<'b> Pass<'_, 'b> {
         self.optional_norm(layer, self.form.output_norms.map(|names| names[1]), fed)
     }
 
-    /// [`Pass::linear`] of several matrices. If all are trainable, their weights are adjacent and one matrix product replaces several; frozen
-    /// weights are not adjacent, and adapters differ in dropout.
+    /// [`Pass::linear`] of several matrices. If all are trainable, their weights are adjacent and one matrix product
+    /// replaces several; frozen weights are not adjacent, and adapters differ in dropout.
     fn linears<const N: usize>(&self, layer: usize, targets: [Projection; N], x: Var<'b>) -> [Var<'b>; N] {
         let (b, Model { config, weights, .. }) = (self.b, self.model);
         if config.method == Method::Lora {

@@ -12,7 +12,8 @@ pub struct Ranking<'b> {
 }
 
 impl<'b> Head<'b> {
-    /// The ranking at `positions`, U32 (positions), rows of the hidden states. Where the target is ignored the rank is that of no token.
+    /// The ranking at `positions`, U32 (positions), rows of the hidden states. Where the target is ignored the rank is
+    /// that of no token.
     #[track_caller]
     pub fn ranking(self, positions: Var<'b>) -> Ranking<'b> {
         let b = self.hidden.builder();
@@ -23,7 +24,8 @@ impl<'b> Head<'b> {
         let target = self.targets.gather(0, positions).reshape([count, 1]).broadcast([count, vocabulary]);
         let score = id.equal(target).select(logits, 0.0).sum([1]);
         let rank = logits.greater(score).cast(DType::F32).sum([1]);
-        // The smallest id with the largest logit, as the largest distance from the vocabulary's end. Ids are exact in float32.
+        // The smallest id with the largest logit, as the largest distance from the vocabulary's end. Ids are exact in
+        // float32.
         let distance = -id.cast(DType::F32) + vocabulary as f64;
         let farthest = logits.equal(logits.max([1])).select(distance, 0.0).max([1]);
         Ranking { rank, likeliest: -farthest + vocabulary as f64 }

@@ -22,7 +22,8 @@ pub fn frequencies(of: &Architecture, local: bool) -> Vec<f64> {
     plain.map(|w| scaling.map_or(w, |scaling| stretched(w, scaling))).collect()
 }
 
-/// Llama 3.1's rule: high frequencies are unchanged, low ones are divided by the factor, those in between are interpolated.
+/// Llama 3.1's rule: high frequencies are unchanged, low ones are divided by the factor, those in between are
+/// interpolated.
 fn stretched(w: f64, scaling: &RopeScaling) -> f64 {
     let RopeScaling { factor, low_frequency, high_frequency, original_length } = *scaling;
     let turns = original_length as f64 * w / TAU;
@@ -31,7 +32,8 @@ fn stretched(w: f64, scaling: &RopeScaling) -> f64 {
 }
 
 impl<'b> Tables<'b> {
-    /// Tables of the first `positions` positions for frequencies `w`: embedded in the program when `cached`, else computed in every step.
+    /// Tables of the first `positions` positions for frequencies `w`: embedded in the program when `cached`, else
+    /// computed in every step.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -52,7 +54,8 @@ impl<'b> Tables<'b> {
         Ok(Self { cos: table(libm::cos)?, sin: table(libm::sin)? })
     }
 
-    /// Rotates `x` (batch, positions, heads, head size), whose first half of a head is turned with the second. The result is in `dtype`.
+    /// Rotates `x` (batch, positions, heads, head size), whose first half of a head is turned with the second. The
+    /// result is in `dtype`.
     #[track_caller]
     pub fn rotate(&self, x: Var<'b>, dtype: DType) -> Var<'b> {
         let (batch, positions, heads, size) = (x.dim(0), x.dim(1), x.dim(2), x.dim(3));

@@ -1,4 +1,5 @@
-//! Tokenizer files in Hugging Face's layout: `tokenizer.json`, and the end of a document as `tokenizer_config.json` beside it names it.
+//! Tokenizer files in Hugging Face's layout: `tokenizer.json`, and the end of a document as `tokenizer_config.json`
+//! beside it names it.
 
 use crate::store::StoreError;
 use crate::workload::WorkloadError;
@@ -91,8 +92,8 @@ fn end_of_document(path: &Path) -> Option<String> {
     token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
 }
 
-/// What is wrong with a merge of a byte-pair model: the library panics at a second token that lacks the prefix which the model cuts off, and at a product
-/// that is longer than all tokens.
+/// What is wrong with a merge of a byte-pair model: the library panics at a second token that lacks the prefix which
+/// the model cuts off, and at a product that is longer than all tokens.
 fn broken_merge(model: &Value) -> Option<String> {
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
     let vocabulary = model["vocab"].as_object()?;

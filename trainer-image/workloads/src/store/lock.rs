@@ -8,8 +8,8 @@ use std::time::Duration;
 /// Poll interval of a waiting process.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Holds the lock file at `path` until dropped; the system releases it when the process dies. The progress of waiting is the
-/// number of bytes in `directory`, in which the process that holds the lock generates.
+/// Holds the lock file at `path` until dropped; the system releases it when the process dies. The progress of waiting
+/// is the number of bytes in `directory`, in which the process that holds the lock generates.
 pub fn acquire(path: &Path, directory: &Path, progress: OnProgress<'_>) -> Result<File, StoreError> {
     let file = OpenOptions::new()
         .create(true)

@@ -63,7 +63,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest in `directory`; `None` when it is missing or corrupt, either of which means that nothing is complete.
+    /// The manifest in `directory`; `None` when it is missing or corrupt, either of which means that nothing is
+    /// complete.
     pub fn read(directory: &Path) -> Option<Self> {
         let path = directory.join(MANIFEST);
         let bytes = fs::read(&path).ok()?;
@@ -123,8 +124,8 @@ impl Journal {
     }
 }
 
-/// `verified.json`: size, modification time and inode of files whose hash was verified, so that a cache of many gigabytes is hashed
-/// once and not by every process that opens it. A file that was modified since is hashed again.
+/// `verified.json`: size, modification time and inode of files whose hash was verified, so that a cache of many
+/// gigabytes is hashed once and not by every process that opens it. A file that was modified since is hashed again.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stamps {
     files: BTreeMap<String, Stamp>,

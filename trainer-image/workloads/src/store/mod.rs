@@ -1,8 +1,9 @@
-//! On-disk cache of generated arrays: shards and a manifest with their hashes, which is written last and verified when opened.
+//! On-disk cache of generated arrays: shards and a manifest with their hashes, which is written last and verified when
+//! opened.
 //!
-//! A [`Recipe`] declares the arrays and generates one shard at a time, as a pure function; the store decides which shards to
-//! generate. So memory is bounded by a few shards, only incomplete or corrupt shards are regenerated, and an interrupted
-//! generation resumes. Files are written to a temporary name and renamed; one process at a time generates.
+//! A [`Recipe`] declares the arrays and generates one shard at a time, as a pure function; the store decides which
+//! shards to generate. So memory is bounded by a few shards, only incomplete or corrupt shards are regenerated, and an
+//! interrupted generation resumes. Files are written to a temporary name and renamed; one process at a time generates.
 
 mod array;
 mod lock;
@@ -122,8 +123,8 @@ pub trait Recipe: Sync {
     fn summarize(&self, stage: usize, done: &Store) -> Result<Value, StoreError>;
 }
 
-/// Progress callback of generation: the phase, shards done, total shards (bytes, and 0, while another process generates). A
-/// call with other numbers than the one before means that work has advanced.
+/// Progress callback of generation: the phase, shards done, total shards (bytes, and 0, while another process
+/// generates). A call with other numbers than the one before means that work has advanced.
 pub type OnProgress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// A cache could not be opened or generated.
@@ -184,7 +185,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the cache of `recipe` under `root`, and generates missing, incomplete or corrupt shards. Returns when it is complete.
+    /// Opens the cache of `recipe` under `root`, and generates missing, incomplete or corrupt shards. Returns when it
+    /// is complete.
     ///
     /// The directory's name is a hash of the recipe's key, so different settings never share bytes.
     pub fn open(root: &Path, recipe: &dyn Recipe, progress: OnProgress<'_>) -> Result<Self, StoreError> {

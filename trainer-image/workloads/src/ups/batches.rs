@@ -94,7 +94,8 @@ impl Batches {
         }
     }
 
-    /// Copies the latent of the pair's first state (`next` = 0) or of the one after (1) and those that follow it in time.
+    /// Copies the latent of the pair's first state (`next` = 0) or of the one after (1) and those that follow it in
+    /// time.
     fn read_latents(&self, pair: Pair, next: usize, out: &mut [f32]) {
         let field = match (pair.task, next) {
             (Task::Advection1d, _) => Field::Advection,
@@ -127,7 +128,8 @@ impl Batches {
         }
     }
 
-    /// Normalised values, at `queries` of the grid (all when `None`), of the first states of the inverse pairs of a task.
+    /// Normalised values, at `queries` of the grid (all when `None`), of the first states of the inverse pairs of a
+    /// task.
     fn inverse_fields(&self, first_item: u64, task: usize, queries: Option<&[u32]>, out: &mut [f32]) {
         let (layout, config) = (self.setup.layout, &self.setup.config);
         let (field, cells) = match config.tasks[task] {

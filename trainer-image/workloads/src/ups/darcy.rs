@@ -58,8 +58,8 @@ impl Darcy {
         }
     }
 
-    /// Coefficient of sample `index`, (s, s) row-major: a Gaussian random field with covariance (-Laplace + tau^2)^-alpha,
-    /// alpha = 2, tau = 3, on the Neumann basis, thresholded at 0.
+    /// Coefficient of sample `index`, (s, s) row-major: a Gaussian random field with covariance (-Laplace +
+    /// tau^2)^-alpha, alpha = 2, tau = 3, on the Neumann basis, thresholded at 0.
     pub fn coefficient(&self, index: usize) -> Vec<f64> {
         let (s, area) = (self.s, (self.s * self.s) as u64);
         let chunk = index / CHUNK * CHUNK;
@@ -81,8 +81,8 @@ impl Darcy {
         field.into_iter().map(|g| if g >= 0.0 { HIGH } else { LOW }).collect()
     }
 
-    /// Solves for the pressure under coefficient `a`, by conjugate gradients preconditioned with the exact inverse of the
-    /// constant-coefficient operator.
+    /// Solves for the pressure under coefficient `a`, by conjugate gradients preconditioned with the exact inverse of
+    /// the constant-coefficient operator.
     pub fn solve(&self, a: &[f64]) -> Solution {
         let n = self.s * self.s;
         let faces = Faces::new(a, self.s);

@@ -295,8 +295,8 @@ impl Recipe for UpsRecipe<'_> {
     }
 }
 
-/// Mean and standard deviation over all elements of `rows`, by the parallel form of Welford's update (Chan et al., 1979),
-/// in a fixed order.
+/// Mean and standard deviation over all elements of `rows`, by the parallel form of Welford's update (Chan et al.,
+/// 1979), in a fixed order.
 fn statistics(rows: &Rows, range: Range<usize>) -> Normalization {
     let mut values = vec![0.0; rows.row_len()];
     let (mut count, mut mean, mut squares) = (0.0, 0.0, 0.0);

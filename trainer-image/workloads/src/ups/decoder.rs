@@ -10,7 +10,8 @@ pub const PREFIX: &str = "decoder.";
 /// Features of a query point.
 pub const FEATURES: usize = 18;
 
-/// Features of query points (x, y): x, y, then sin(2 pi f x), sin(2 pi f y) for f = 1, 2, 4, 8, then the cosines; (points, 18).
+/// Features of query points (x, y): x, y, then sin(2 pi f x), sin(2 pi f y) for f = 1, 2, 4, 8, then the cosines;
+/// (points, 18).
 pub fn point_features(points: &[[f32; 2]]) -> Vec<f32> {
     let mut features = Vec::with_capacity(points.len() * FEATURES);
     for point in points {
@@ -32,8 +33,8 @@ pub fn cell_centres(rows: usize, columns: usize) -> Vec<[f32; 2]> {
 
 /// The field at points with `features` (points, 18), read from the tokens `z` (batch, tokens, width): (batch, points).
 ///
-/// Post-norm cross-attention layers; points never attend to points. `part` tells the scope of this use from those of others, so that
-/// each recomputes its activations on its own.
+/// Post-norm cross-attention layers; points never attend to points. `part` tells the scope of this use from those of
+/// others, so that each recomputes its activations on its own.
 pub fn decode<'b>(w: Weights<'b>, part: &str, features: Var<'b>, z: Var<'b>, config: &DecoderConfig) -> Var<'b> {
     w.builder().scope(&format!("decoder/{part}"), || {
         let (batch, points, hidden) = (z.dim(0), features.dim(0), config.hidden);

@@ -153,8 +153,8 @@ impl Encoder {
         self.tiling.patches(field, patches);
         assert!(patches.len() == tokens * patch && out.len() == self.latent_len(), "field or latent has another size");
         out.copy_from_slice(&self.offset);
-        // SAFETY: out is (tokens, width), patches (tokens, patch), and the first `patch` columns of the (width, inputs) weight
-        // are read transposed; all lengths were checked, here or when the encoder was made.
+        // SAFETY: out is (tokens, width), patches (tokens, patch), and the first `patch` columns of the (width, inputs)
+        // weight are read transposed; all lengths were checked, here or when the encoder was made.
         unsafe {
             gemm(
                 tokens,

@@ -16,8 +16,8 @@ pub fn constant<'b>(b: &'b Builder, shape: &[usize], values: Vec<f32>) -> Result
     Ok(b.constant(Array::new(shape.to_vec(), Data::F32(values))?))
 }
 
-/// The unnormalised real Fourier transform over a row of `width` (even), as a (width, 2 (width / 2 + 1)) matrix: cosines, then
-/// negated sines.
+/// The unnormalised real Fourier transform over a row of `width` (even), as a (width, 2 (width / 2 + 1)) matrix:
+/// cosines, then negated sines.
 pub fn fourier_matrix(width: usize) -> Vec<f32> {
     let bins = width / 2 + 1;
     let mut matrix = Vec::with_capacity(width * 2 * bins);
@@ -37,8 +37,8 @@ pub fn amplitudes<'b>(x: Var<'b>, matrix: Var<'b>) -> Var<'b> {
     (parts.slice(last, 0, bins).square() + parts.slice(last, bins, bins).square() + 1e-12).sqrt()
 }
 
-/// Mean over tokens of the distance of a token's norm from 1, and mean over ordered pairs of distinct tokens of one state of the
-/// absolute cosine between them; `z` is (batch, tokens, width).
+/// Mean over tokens of the distance of a token's norm from 1, and mean over ordered pairs of distinct tokens of one
+/// state of the absolute cosine between them; `z` is (batch, tokens, width).
 pub fn token_regularizers(z: Var<'_>) -> (Var<'_>, Var<'_>) {
     let (batch, tokens) = (z.dim(0), z.dim(1));
     let norms = z.square().sum([2]).sqrt();

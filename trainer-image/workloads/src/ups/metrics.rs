@@ -25,8 +25,9 @@ impl Sums<'_> {
     }
 }
 
-/// The metrics: `loss` (as in training without auxiliary terms; mean over the tasks), `nrmse` (relative L2 error in latent space over all
-/// elements), `mse`, `mae`, `rmse`; `nrmse_TASK`; `physical_nrmse_TASK` (mean relative L2 error of a decoded state) where it was evaluated.
+/// The metrics: `loss` (as in training without auxiliary terms; mean over the tasks), `nrmse` (relative L2 error in
+/// latent space over all elements), `mse`, `mae`, `rmse`; `nrmse_TASK`; `physical_nrmse_TASK` (mean relative L2 error
+/// of a decoded state) where it was evaluated.
 pub fn metrics(config: &Config, sums: &[f64]) -> BTreeMap<String, f64> {
     let mut all = [0.0; STATES + 1];
     let mut metrics = BTreeMap::new();

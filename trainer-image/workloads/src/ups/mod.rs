@@ -164,7 +164,8 @@ impl UpsSetup {
         self.config.tasks.iter().map(|&task| samples(task, Split::Train, &self.config).len() as u64).sum()
     }
 
-    /// Whether the auxiliary losses are computed: every n micro-steps (`lossFrequency`), counted from the first step of an epoch.
+    /// Whether the auxiliary losses are computed: every n micro-steps (`lossFrequency`), counted from the first step of
+    /// an epoch.
     fn is_auxiliary(&self, at: At) -> bool {
         let step = at.items % self.items_per_epoch() / self.share.step_items();
         let index = step * self.share.accumulation + u64::from(at.micro);

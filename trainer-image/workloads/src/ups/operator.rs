@@ -20,8 +20,9 @@ pub struct Dropping<'b> {
 
 /// The state that follows `z` (batch, tokens, width), of the same shape; without `dropping` nothing is random.
 ///
-/// `z + LN(out(LN(blocks(inp(z + tau)))))` with pre-norm blocks of full attention and an MLP; no positions but those that the
-/// encoder's channels carry. Between sub-layers the residual stream is rounded to `stream`; the sum is float32.
+/// `z + LN(out(LN(blocks(inp(z + tau)))))` with pre-norm blocks of full attention and an MLP; no positions but those
+/// that the encoder's channels carry. Between sub-layers the residual stream is rounded to `stream`; the sum is
+/// float32.
 pub fn predict<'b>(
     b: &'b Builder,
     z: Var<'b>,

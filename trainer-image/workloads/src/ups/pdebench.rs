@@ -138,7 +138,8 @@ impl PdeBench {
     }
 }
 
-/// Checks that reading a row allocates no more than a file of `length` bytes can contain, whatever a corrupt header announces.
+/// Checks that reading a row allocates no more than a file of `length` bytes can contain, whatever a corrupt header
+/// announces.
 fn bounded(dataset: &Dataset, shape: &[u64], length: u64) -> Result<(), Box<dyn std::error::Error>> {
     let elements = |shape: &[u64]| shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
     let small = |shape: &[u64]| elements(shape).is_some_and(|count| count <= MAX_ELEMENTS);

@@ -1,4 +1,5 @@
-//! The programs of a UPS job: training with and without the auxiliary losses, evaluation in latent and in physical space.
+//! The programs of a UPS job: training with and without the auxiliary losses, evaluation in latent and in physical
+//! space.
 
 use super::config::{Auxiliary, Config, Task};
 use super::decoder::{FEATURES, cell_centres, decode, point_features};
@@ -71,11 +72,12 @@ pub fn edge_points() -> Vec<[f32; 2]> {
 }
 
 impl Model<'_> {
-    /// One training micro-step. Outputs: `loss`, `core` (prediction and spectrum) and, with `auxiliary`, each auxiliary loss unweighted.
+    /// One training micro-step. Outputs: `loss`, `core` (prediction and spectrum) and, with `auxiliary`, each auxiliary
+    /// loss unweighted.
     ///
-    /// Inputs: `z0`, `z1` (rows, tokens, width); `counter` with stochastic depth; with `auxiliary` also `inverse_weight`, for each task
-    /// `TASK.field` (its inverse pairs, query points) and, where the grid is sampled, `TASK.queries` (U32), and `darcy2d.edge`, the
-    /// normalised value on the boundary.
+    /// Inputs: `z0`, `z1` (rows, tokens, width); `counter` with stochastic depth; with `auxiliary` also
+    /// `inverse_weight`, for each task `TASK.field` (its inverse pairs, query points) and, where the grid is sampled,
+    /// `TASK.queries` (U32), and `darcy2d.edge`, the normalised value on the boundary.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -105,8 +107,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Evaluation of `rows` pairs. Outputs, each (rows): means over a state's elements of `squared_error`, `target_square`,
-    /// `absolute_error`, and `spectral`.
+    /// Evaluation of `rows` pairs. Outputs, each (rows): means over a state's elements of `squared_error`,
+    /// `target_square`, `absolute_error`, and `spectral`.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -127,8 +129,9 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Evaluation of `rows` pairs of `task` on the decoded grid. Inputs: `z0`; `field` (rows, cells), the next state in physical units;
-    /// `mean` and `std`, how it was normalised. Output `relative_error` (rows): ||prediction - field|| / ||field||.
+    /// Evaluation of `rows` pairs of `task` on the decoded grid. Inputs: `z0`; `field` (rows, cells), the next state in
+    /// physical units; `mean` and `std`, how it was normalised. Output `relative_error` (rows): ||prediction - field||
+    /// / ||field||.
     ///
     /// # Errors
     /// Only on a bug in this code.

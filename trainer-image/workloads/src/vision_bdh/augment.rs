@@ -10,7 +10,8 @@ const SMALLEST: f64 = 0.8;
 /// Largest aspect ratio of a crop; the smallest is its inverse.
 const RATIO: f64 = 4.0 / 3.0;
 
-/// A crop that is resized to the whole image by bilinear interpolation; beyond the border, the border pixels are repeated.
+/// A crop that is resized to the whole image by bilinear interpolation; beyond the border, the border pixels are
+/// repeated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crop {
     /// Width and height, as fractions of the image's.
@@ -22,7 +23,8 @@ pub struct Crop {
 }
 
 impl Crop {
-    /// The crop drawn from `stream`: area, aspect ratio, place right and down, mirroring. Sides longer than the image's are cut to it.
+    /// The crop drawn from `stream`: area, aspect ratio, place right and down, mirroring. Sides longer than the image's
+    /// are cut to it.
     pub fn draw(stream: Stream) -> Self {
         let area = SMALLEST + (1.0 - SMALLEST) * stream.uniform(0);
         let ratio = ((2.0 * stream.uniform(1) - 1.0) * RATIO.ln()).exp();
@@ -38,7 +40,8 @@ impl Crop {
         [sign * self.size[0], self.size[1], self.centre[0], self.centre[1]].map(|number| number as f32)
     }
 
-    /// For each pixel along an axis (0: right, 1: down): the pixel before, the one after it, and the weight of the latter.
+    /// For each pixel along an axis (0: right, 1: down): the pixel before, the one after it, and the weight of the
+    /// latter.
     fn taps(&self, axis: usize) -> [(usize, usize, f32); SIDE] {
         let half = SIDE as f64 / 2.0;
         let sign = if axis == 0 && self.mirrored { -1.0 } else { 1.0 };

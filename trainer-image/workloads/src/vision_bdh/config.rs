@@ -74,7 +74,8 @@ impl ModelConfig {
 pub enum Source {
     /// Sums of plane waves by class, with noise; generated when the launch starts.
     Generated,
-    /// The binary version of CIFAR-10 in `data.directory`: `data_batch_1.bin` to `data_batch_5.bin`, and `test_batch.bin`.
+    /// The binary version of CIFAR-10 in `data.directory`: `data_batch_1.bin` to `data_batch_5.bin`, and
+    /// `test_batch.bin`.
     Cifar10,
 }
 
@@ -117,10 +118,12 @@ pub struct DataConfig {
     pub test: usize,
     /// Random changes of training images; validation and test images are used as they are.
     pub augmentation: Augmentation,
-    /// Place of the images. `Device`: all of them are copied to the device once, as bytes, and a batch is their numbers.
+    /// Place of the images. `Device`: all of them are copied to the device once, as bytes, and a batch is their
+    /// numbers.
     pub placement: Place,
-    /// Place where training images are converted to float32 and changed; null: the same as `placement`. `Device` with `placement: Host` copies a
-    /// batch as bytes, a quarter of its size in float32. Both places use the same random numbers and differ by rounding only.
+    /// Place where training images are converted to float32 and changed; null: the same as `placement`. `Device` with
+    /// `placement: Host` copies a batch as bytes, a quarter of its size in float32. Both places use the same random
+    /// numbers and differ by rounding only.
     pub augment_on: Option<Place>,
     /// Seed of generated images, and of the split of CIFAR-10; the seed of a launch changes neither.
     pub seed: u64,
@@ -191,7 +194,8 @@ impl Preset {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they
+    /// name.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.

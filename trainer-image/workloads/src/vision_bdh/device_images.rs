@@ -23,8 +23,8 @@ pub fn packed(pixels: &[u8], words: &mut [u32]) {
 }
 
 impl Model<'_> {
-    /// `batch` images in the memory format, float32, from the inputs that `input` needs. With `cropped`, each is changed by a row of the input
-    /// `crops` (batch, [`CROP`]), float32.
+    /// `batch` images in the memory format, float32, from the inputs that `input` needs. With `cropped`, each is
+    /// changed by a row of the input `crops` (batch, [`CROP`]), float32.
     pub(super) fn input_images<'b>(&self, b: &'b Builder, batch: usize, input: ImageInput, cropped: bool) -> Var<'b> {
         let words = match input {
             ImageInput::Prepared => return b.input("images", DType::F32, self.images(batch)),
@@ -64,7 +64,8 @@ fn unpacked(words: Var<'_>) -> Var<'_> {
     concat(&lanes, 1)
 }
 
-/// Bilinear interpolation as two products: each row and each column of the result is a mean of two, with the weights of a hat function.
+/// Bilinear interpolation as two products: each row and each column of the result is a mean of two, with the weights of
+/// a hat function.
 fn resampled<'b>(rows: Var<'b>, crops: Var<'b>) -> Var<'b> {
     let (b, batch) = (rows.builder(), rows.dim(0));
     // (batch, SIDE, SIDE): the weight of each source pixel in each pixel of the result.

@@ -1,4 +1,5 @@
-//! Vision-BDH: image classification by a recurrent, gated network whose attention has equal queries and keys, on CIFAR-10 or generated images.
+//! Vision-BDH: image classification by a recurrent, gated network whose attention has equal queries and keys, on
+//! CIFAR-10 or generated images.
 
 pub mod augment;
 mod batches;

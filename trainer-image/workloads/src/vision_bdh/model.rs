@@ -46,8 +46,8 @@ fn xavier(inputs: usize, outputs: usize) -> Init {
     Init::Uniform { bound: (6.0 / (inputs + outputs) as f64).sqrt() }
 }
 
-/// The weights of the levels, as their products use them: the same numbers in any layout, with the neurons of a head in the order of
-/// [`rope`](super::rope).
+/// The weights of the levels, as their products use them: the same numbers in any layout, with the neurons of a head in
+/// the order of [`rope`](super::rope).
 #[derive(Clone, Copy)]
 struct LevelWeights<'b> {
     /// `Raw`: (heads, width, neurons); `Linear`: (width, heads x neurons).
@@ -78,9 +78,8 @@ impl Model<'_> {
         }
     }
 
-    /// One training micro-step of `batch` images. Inputs: the images (see [`ImageInput`]), with `crops` if the program augments them; `labels` (batch),
-    /// U32; `counter` with dropout.
-    /// Output: `loss`, the mean cross-entropy in nats.
+    /// One training micro-step of `batch` images. Inputs: the images (see [`ImageInput`]), with `crops` if the program
+    /// augments them; `labels` (batch), U32; `counter` with dropout. Output: `loss`, the mean cross-entropy in nats.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -99,7 +98,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// Evaluation of `batch` images. Input: `images`, or `items` when the images are on the device. Output: `logits` (batch, classes), float32.
+    /// Evaluation of `batch` images. Input: `images`, or `items` when the images are on the device. Output: `logits`
+    /// (batch, classes), float32.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -219,8 +219,8 @@ impl<'b> Pass<'_, 'b> {
         }
     }
 
-    /// Attention of `keys` (batch, heads, tokens, neurons) over themselves, with the values `x` (batch, tokens, width) for all heads:
-    /// (batch, heads, tokens, width).
+    /// Attention of `keys` (batch, heads, tokens, neurons) over themselves, with the values `x` (batch, tokens, width)
+    /// for all heads: (batch, heads, tokens, width).
     fn attend(&self, keys: Var<'b>, x: Var<'b>) -> Var<'b> {
         let ModelConfig { width, heads, .. } = *self.model.config;
         let scores = keys.matmul_t(keys);

@@ -1,5 +1,6 @@
-//! Rotary positions over the neurons of a head: neurons 2k and 2k + 1 are a pair, and token t turns it by `t * BASE^(-2k / neurons)`. In memory the
-//! even neurons of a head come first, then the odd ones, so that both halves of the pairs are contiguous.
+//! Rotary positions over the neurons of a head: neurons 2k and 2k + 1 are a pair, and token t turns it by `t *
+//! BASE^(-2k / neurons)`. In memory the even neurons of a head come first, then the odd ones, so that both halves of
+//! the pairs are contiguous.
 
 use pawl_graph::array::{Array, Data};
 use pawl_graph::graph::{Builder, DType, GraphError, Var, concat};
@@ -24,14 +25,15 @@ pub struct Tables<'b> {
 }
 
 impl Rotation {
-    /// The rotation of `tokens` positions in heads of `neurons` neurons (an even number); `cached`: tables are embedded in the program, otherwise
-    /// every use computes them.
+    /// The rotation of `tokens` positions in heads of `neurons` neurons (an even number); `cached`: tables are embedded
+    /// in the program, otherwise every use computes them.
     pub fn new(tokens: usize, neurons: usize, cached: bool) -> Self {
         let frequencies = (0..neurons / 2).map(|k| BASE.powf(-2.0 * k as f64 / neurons as f64) as f32).collect();
         Self { tokens, frequencies, cached }
     }
 
-    /// The tables, computed not before `token` unless they are cached. Angles are reduced to one turn before cosine and sine.
+    /// The tables, computed not before `token` unless they are cached. Angles are reduced to one turn before cosine and
+    /// sine.
     ///
     /// # Errors
     /// Only on a bug in this code.
@@ -56,7 +58,8 @@ impl Rotation {
 }
 
 impl<'b> Tables<'b> {
-    /// Turns the pairs of `relu(x)`, for `x` (batch, heads, tokens, neurons), even neurons first. The result is in `dtype`.
+    /// Turns the pairs of `relu(x)`, for `x` (batch, heads, tokens, neurons), even neurons first. The result is in
+    /// `dtype`.
     #[track_caller]
     pub fn rotate_relu(&self, x: Var<'b>, dtype: DType) -> Var<'b> {
         let (batch, heads, tokens, neurons) = (x.dim(0), x.dim(1), x.dim(2), x.dim(3));
@@ -70,7 +73,8 @@ impl<'b> Tables<'b> {
     }
 }
 
-/// `relu(x)` of float32 values that a product rounded to `dtype`, which changes nothing; its gradient is rounded to `dtype` as well.
+/// `relu(x)` of float32 values that a product rounded to `dtype`, which changes nothing; its gradient is rounded to
+/// `dtype` as well.
 #[track_caller]
 pub fn rounded_relu(x: Var<'_>, dtype: DType) -> Var<'_> {
     x.relu().cast(dtype).cast(DType::F32)

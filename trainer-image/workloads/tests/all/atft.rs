@@ -416,7 +416,8 @@ fn every_way_to_train_gives_the_losses_of_float32() {
     }
 }
 
-/// The stages of the published system: without graph attention and adaptive normalization, without the former, and with both at two rates.
+/// The stages of the published system: without graph attention and adaptive normalization, without the former, and with
+/// both at two rates.
 fn curriculum() -> Value {
     let stage = |epochs: u32, neighbours: bool, adaptive: bool, rate: f64| json!({"epochs": epochs, "neighbours": neighbours, "adaptive": adaptive, "rate": rate});
     json!({"curriculum": [stage(5, false, false, 1.0), stage(10, false, true, 1.0), stage(8, true, true, 0.2), stage(6, true, true, 0.1)]})

@@ -1,5 +1,5 @@
-//! Features, graphs, losses and forecasts of the workload atft-gat-fan equal those of the PyTorch reference program, and its metrics those of scipy:
-//! `make.py` wrote the files of `fixtures/atft`.
+//! Features, graphs, losses and forecasts of the workload atft-gat-fan equal those of the PyTorch reference program,
+//! and its metrics those of scipy: `make.py` wrote the files of `fixtures/atft`.
 
 use pawl_contract::settings::Settings;
 use pawl_cpu::GraphCpu;

@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Smaller than the smoke preset, with a sampled grid (Darcy 64 cells, 20 queries) and one that is not (advection 32 cells, 20 of them).
+/// Smaller than the smoke preset, with a sampled grid (Darcy 64 cells, 20 queries) and one that is not (advection 32
+/// cells, 20 of them).
 fn config() -> Map<String, Value> {
     let config = json!({
         "preset": "smoke",
@@ -239,7 +240,8 @@ fn auxiliary_losses_come_every_so_many_micro_steps_of_an_epoch_and_ramp_up_by_ep
 fn evaluation_covers_the_validation_split_once() {
     let (job, data) = job(&request(2, 1, 0, 1));
     let dataset = Dataset::open(&ROOT.path().join("ups"), job.config(), &|_, _, _| {}).unwrap();
-    // Two held-out trajectories of six pairs, two held-out Darcy samples; six rows a batch. Then five and two physical pairs.
+    // Two held-out trajectories of six pairs, two held-out Darcy samples; six rows a batch. Then five and two physical
+    // pairs.
     assert_eq!(data.evaluations(), 2 + 1 + 1 + 1);
     let mut seen = Vec::new();
     for index in 0..data.evaluations() {
@@ -264,7 +266,8 @@ fn evaluation_covers_the_validation_split_once() {
 fn metrics_weigh_rows_and_ignore_padding() {
     let (_, data) = job(&request(2, 1, 0, 1));
     let mut sums = vec![0.0; data.sums()];
-    // Six rows per batch. The Darcy batch (index 2 of the latent ones) holds two true rows; the rest would spoil everything.
+    // Six rows per batch. The Darcy batch (index 2 of the latent ones) holds two true rows; the rest would spoil
+    // everything.
     let rows = |good: f32, bad: f32, true_rows: usize| {
         let values = (0..6).map(|row| if row < true_rows { good } else { bad }).collect();
         Array::new(vec![6], Elements::F32(values)).unwrap()

@@ -192,7 +192,8 @@ fn batches_depend_on_seed_and_position_only() {
     }
 }
 
-/// All bars and features are on the device, and a program cuts windows from them: those that the loader writes, bit for bit.
+/// All bars and features are on the device, and a program cuts windows from them: those that the loader writes, bit for
+/// bit.
 #[test]
 fn windows_that_programs_cut_are_those_of_the_loader() {
     let place = |placement: &str| smoke(json!({"data": {"placement": placement}}));

@@ -65,7 +65,8 @@ fn bars_of_a_week_are_those_of_the_files_and_gaps_repeat_the_last_price() {
     );
 }
 
-/// The last completed bar of a timeframe is found by the number of a five-minute bar: it is one that has ended by the clock.
+/// The last completed bar of a timeframe is found by the number of a five-minute bar: it is one that has ended by the
+/// clock.
 #[test]
 fn longer_bars_begin_at_multiples_of_their_length() {
     for bars in [FILLED, FILLED - 1, 2000] {

@@ -1,4 +1,5 @@
-//! Features, losses and samples of the forex workload equal those of the PyTorch reference program, which wrote the files of `fixtures/forex` through `make.py`.
+//! Features, losses and samples of the forex workload equal those of the PyTorch reference program, which wrote the
+//! files of `fixtures/forex` through `make.py`.
 
 use pawl_contract::settings::Settings;
 use pawl_cpu::GraphCpu;

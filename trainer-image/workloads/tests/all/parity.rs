@@ -1,7 +1,8 @@
 //! The losses equal those of the PyTorch reference program for its weights and its batches.
 //!
-//! `fixtures/parity.safetensors` was written once by the reference at a tiny size, every vector perturbed so that gains and biases count:
-//! weights under their names here, five batches, the points and the value of its boundary loss, and its losses.
+//! `fixtures/parity.safetensors` was written once by the reference at a tiny size, every vector perturbed so that gains
+//! and biases count: weights under their names here, five batches, the points and the value of its boundary loss, and
+//! its losses.
 
 use crate::differentiated::differentiated;
 use pawl_contract::settings::Settings;

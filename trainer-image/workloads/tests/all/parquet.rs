@@ -179,7 +179,8 @@ fn a_truncated_file_is_an_error() {
 #[test]
 fn a_page_that_announces_more_than_is_read_is_refused_before_memory_is_reserved() {
     let mut bytes = std::fs::read(fixture("plain.parquet")).unwrap();
-    // The first page: type 0x15 .., then the size as the next field, here of two bytes; a number of five bytes takes its place.
+    // The first page: type 0x15 .., then the size as the next field, here of two bytes; a number of five bytes takes
+    // its place.
     assert_eq!((bytes[4], bytes[6]), (0x15, 0x15), "the header of a page");
     bytes[7..12].copy_from_slice(&[0xfe, 0xff, 0xff, 0xff, 0x0f]);
     let directory = tempfile::tempdir().unwrap();

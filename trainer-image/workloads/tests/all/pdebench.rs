@@ -35,7 +35,8 @@ fn row(dataset: &Dataset, field: Field, index: usize) -> Vec<f32> {
 fn files_of_the_c_library_are_read() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pdebench");
     let dataset = open(&config(&fixtures, json!({}))).unwrap();
-    // Sample 7 is row 3 of the second file (beta 0.4), whose value at (row, frame, x) is 100 row + 10 frame + x; every second frame.
+    // Sample 7 is row 3 of the second file (beta 0.4), whose value at (row, frame, x) is 100 row + 10 frame + x; every
+    // second frame.
     let values = row(&dataset, Field::Advection, 7);
     for frame in 0..5 {
         for cell in 0..16 {

@@ -270,7 +270,8 @@ fn sixteen_bits_store_the_base_and_train_alike() {
     }
 }
 
-/// Full training and adapters, beside bfloat16: losses differ by less than two hundredths, and the base takes half the bytes.
+/// Full training and adapters, beside bfloat16: losses differ by less than two hundredths, and the base takes half the
+/// bytes.
 #[test]
 fn eight_bit_floats_train_beside_bfloat16() {
     for (method, rate) in [("Full", 3e-3), ("Lora", 1e-2)] {
@@ -284,8 +285,8 @@ fn eight_bit_floats_train_beside_bfloat16() {
             let nodes = compiled.programs[0].graph.nodes().iter();
             nodes.filter(|node| matches!(node.op, Op::ScaledMatMul { .. })).count()
         };
-        // Of each of two blocks: q, k and v are one product if they are trained, and gate and up another; forward, and the gradient of the input,
-        // which in the first block with adapters nothing needs from q, k and v.
+        // Of each of two blocks: q, k and v are one product if they are trained, and gate and up another; forward, and
+        // the gradient of the input, which in the first block with adapters nothing needs from q, k and v.
         let expected = if method == "Full" { 2 * 2 * 4 } else { 2 * 2 * 7 - 3 };
         assert_eq!((scaled(&eight), scaled(&bfloat)), (expected, 0), "{method}");
         let (a, b) = (eight.train(40, rate), bfloat.train(40, rate));

@@ -1,4 +1,5 @@
-//! The codes of dialogues: where they stand among all tokens, what the metrics make of that, and that they can be learnt.
+//! The codes of dialogues: where they stand among all tokens, what the metrics make of that, and that they can be
+//! learnt.
 
 use crate::slm::{CompiledSlm, batches, job, small};
 use pawl_cpu::GraphCpu;

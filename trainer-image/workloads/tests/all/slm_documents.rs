@@ -55,7 +55,8 @@ fn counted(batch: &Batch) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// File `i` is the byte `i`, as often as `lengths` says; a row that begins with it must be that file, its end, and padding.
+    /// File `i` is the byte `i`, as often as `lengths` says; a row that begins with it must be that file, its end, and
+    /// padding.
     #[test]
     fn padded_text_has_one_file_a_row(lengths in prop::collection::vec(1usize..40, 10..30), batch in 1u32..5) {
         let directory = tempfile::tempdir().unwrap();
@@ -144,8 +145,8 @@ proptest! {
     }
 }
 
-/// What the step at 48 items makes of eight items: loss and gradients, means over `world` ranks and their micro-batches. And the loss as the
-/// evaluation program has it: the sum over all targets, by their number.
+/// What the step at 48 items makes of eight items: loss and gradients, means over `world` ranks and their
+/// micro-batches. And the loss as the evaluation program has it: the sum over all targets, by their number.
 fn step(config: &Value, world: u32, accumulation: u32) -> (Vec<Vec<f64>>, f64) {
     let settings = Settings { accumulation_steps: Some(accumulation), ..batches(8 / world / accumulation) };
     let (mut means, mut evaluated) = (Vec::<Vec<f64>>::new(), [0.0; 2]);

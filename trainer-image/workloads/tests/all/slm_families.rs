@@ -1,4 +1,5 @@
-//! Models of all families equal those of Transformers, which made `fixtures/hugging_face` through `make.py`, and are exported as they came.
+//! Models of all families equal those of Transformers, which made `fixtures/hugging_face` through `make.py`, and are
+//! exported as they came.
 
 use crate::slm::{CompiledSlm, batches, job};
 use pawl_contract::settings::{Precision, RopeCache, Settings};

@@ -1,5 +1,5 @@
-//! The language model's losses and gradients equal those of the PyTorch reference program, which wrote `fixtures/slm.safetensors` through
-//! `fixtures/slm.py`.
+//! The language model's losses and gradients equal those of the PyTorch reference program, which wrote
+//! `fixtures/slm.safetensors` through `fixtures/slm.py`.
 
 use crate::differentiated::differentiated;
 use pawl_contract::settings::{RopeCache, Settings};

@@ -238,7 +238,8 @@ fn evaluation_counts_each_image_of_its_split_once() {
     assert!(open(job.as_ref()).test_split().is_none());
 }
 
-/// Writes files in CIFAR-10's format, of `per_file` records each: record i of file f is all i, with label (f + i) mod 10.
+/// Writes files in CIFAR-10's format, of `per_file` records each: record i of file f is all i, with label (f + i) mod
+/// 10.
 fn write_cifar(directory: &Path, per_file: usize) {
     let names = (1..=5).map(|n| format!("data_batch_{n}.bin")).chain(["test_batch.bin".to_owned()]);
     for (file, name) in names.enumerate() {

@@ -1,4 +1,5 @@
-//! Images and losses of Vision-BDH equal those of the PyTorch reference program, which wrote the files of `fixtures/vision_bdh` through `make.py`.
+//! Images and losses of Vision-BDH equal those of the PyTorch reference program, which wrote the files of
+//! `fixtures/vision_bdh` through `make.py`.
 
 use pawl_contract::settings::Settings;
 use pawl_cpu::GraphCpu;

@@ -1,7 +1,8 @@
 //! Cholesky factors of small dense matrices.
 //!
 //! Libraries for linear algebra choose their instructions by the processor (fused multiply-add or not), and then round
-//! differently. The point of a trial has to be the same on every machine, so these few loops are here, in a fixed order.
+//! differently. The point of a trial has to be the same on every machine, so these few loops are here, in a fixed
+//! order.
 
 /// Lower triangular factor of a symmetric positive definite matrix, by rows.
 #[derive(Clone, Debug)]

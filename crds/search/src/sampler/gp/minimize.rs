@@ -3,8 +3,8 @@
 /// Result of an evaluation: value and gradient.
 pub(super) type Evaluation = (f64, Vec<f64>);
 
-/// A local minimum from `start` within `bounds`, by at most `steps` steps. Points at which `function` has no value are not
-/// entered.
+/// A local minimum from `start` within `bounds`, by at most `steps` steps. Points at which `function` has no value are
+/// not entered.
 pub(super) fn minimize(
     start: &[f64],
     bounds: &[(f64, f64)],

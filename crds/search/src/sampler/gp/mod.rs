@@ -1,13 +1,14 @@
-//! Gaussian process with a Matérn 5/2 kernel, a length scale for each parameter, and the logarithm of expected improvement.
+//! Gaussian process with a Matérn 5/2 kernel, a length scale for each parameter, and the logarithm of expected
+//! improvement.
 //!
 //! - J. Snoek, H. Larochelle, R. Adams: Practical Bayesian Optimization of Machine Learning Algorithms. NeurIPS 2012.
 //! - S. Ament et al.: Unexpected Improvements to Expected Improvement for Bayesian Optimization. NeurIPS 2023.
 //!
-//! The priors of length scales and noise are those of Optuna's sampler: on functions of two to six parameters they were better than a prior that
-//! expects long scales (C. Hvarfner et al., ICML 2024), which `tests/search/compare gp` shows.
+//! The priors of length scales and noise are those of Optuna's sampler: on functions of two to six parameters they were
+//! better than a prior that expects long scales (C. Hvarfner et al., ICML 2024), which `tests/search/compare gp` shows.
 //!
-//! An infeasible observation counts as the worst known loss, a running trial as the model's own prediction. Trials that were
-//! ended early are ignored: their losses are not comparable with final ones.
+//! An infeasible observation counts as the worst known loss, a running trial as the model's own prediction. Trials that
+//! were ended early are ignored: their losses are not comparable with final ones.
 
 mod acquisition;
 mod linear;

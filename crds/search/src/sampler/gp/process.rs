@@ -160,7 +160,8 @@ impl Process {
     }
 }
 
-/// Negative logarithm of the posterior of the hyperparameters, and its gradient. `pairs[i][j]` holds the squared differences.
+/// Negative logarithm of the posterior of the hyperparameters, and its gradient. `pairs[i][j]` holds the squared
+/// differences.
 fn objective(pairs: &[Vec<Vec<f64>>], scores: &[f64], logs: &[f64]) -> Option<Evaluation> {
     let hyper = Hyper::new(logs);
     let dimensions = hyper.precisions.len();

@@ -12,8 +12,8 @@ impl Surface {
         Self { axes: space.parameters.iter().map(|p| (p.clone(), Axis::of(&p.domain))).collect() }
     }
 
-    /// One coordinate for each parameter: from 0 to 1 of a number, the index of a choice. A parameter without a value, of a
-    /// point of an earlier search, is in the middle.
+    /// One coordinate for each parameter: from 0 to 1 of a number, the index of a choice. A parameter without a value,
+    /// of a point of an earlier search, is in the middle.
     pub(super) fn coordinates(&self, point: &Point) -> Vec<f64> {
         let coordinate = |(parameter, axis): &(Parameter, Option<Axis>)| match (point.get(&parameter.name), axis) {
             (None, _) => 0.5,

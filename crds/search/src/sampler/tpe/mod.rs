@@ -5,8 +5,9 @@
 //! - S. Watanabe: Tree-Structured Parzen Estimator: Understanding Its Algorithm Components and Their Roles for Better
 //!   Empirical Performance. arXiv:2304.11127.
 //!
-//! The densities are multivariate: a kernel is a product over all parameters, centred at one observation, and the prior in a
-//! parameter that is inactive there. Running trials count as bad (a constant liar), so that parallel trials keep apart.
+//! The densities are multivariate: a kernel is a product over all parameters, centred at one observation, and the prior
+//! in a parameter that is inactive there. Running trials count as bad (a constant liar), so that parallel trials keep
+//! apart.
 
 mod parzen;
 
@@ -44,9 +45,9 @@ pub(super) fn propose(space: &Space, observed: &[Observation], draws: &mut Draws
     unobserved(space, observed, draws).or(repeated)
 }
 
-/// Chooses the parameters without a condition, then those that are active with these values, and so on. A branch is so chosen
-/// by what is common to all observations, and its own parameters by the observations in it: the densities of different
-/// branches have different dimensions and cannot be compared.
+/// Chooses the parameters without a condition, then those that are active with these values, and so on. A branch is so
+/// chosen by what is common to all observations, and its own parameters by the observations in it: the densities of
+/// different branches have different dimensions and cannot be compared.
 fn descend(
     space: &Space,
     observed: &[Observation],

@@ -153,7 +153,8 @@ impl<'k> Planner<'k> {
         slot
     }
 
-    /// Gives a register to every slot that needs one; a register is free again after its last use. Returns the bytes of all.
+    /// Gives a register to every slot that needs one; a register is free again after its last use. Returns the bytes of
+    /// all.
     fn registers(
         &mut self,
         numbers: &[(usize, DType, f64)],

@@ -8,8 +8,9 @@
 //!
 //! [`Family::Tile`] also normalises queries and keys ([`Op::NormedAttention`]), for the shapes of [`joins_norms`].
 //!
-//! All three handle causal masks, grouped queries and views with free strides, keep the log-sum-exp as [`Op::Attention`] defines it,
-//! and give bit-equal results from run to run. Extents and strides are constants of the generated source: layers of one shape share one.
+//! All three handle causal masks, grouped queries and views with free strides, keep the log-sum-exp as
+//! [`Op::Attention`] defines it, and give bit-equal results from run to run. Extents and strides are constants of the
+//! generated source: layers of one shape share one.
 //!
 //! [`Op::Attention`]: pawl_graph::graph::Op::Attention
 //! [`Op::NormedAttention`]: pawl_graph::graph::Op::NormedAttention

@@ -63,8 +63,8 @@ impl Head {
         }
     }
 
-    /// The launch of `entry`. The numbers are blocks of the grid, warps per block, resident blocks per multiprocessor that registers must leave room for,
-    /// and bytes of shared memory; `part` is the index of the kernel in its family.
+    /// The launch of `entry`. The numbers are blocks of the grid, warps per block, resident blocks per multiprocessor
+    /// that registers must leave room for, and bytes of shared memory; `part` is the index of the kernel in its family.
     pub(super) fn launch(
         &self,
         family: Family,

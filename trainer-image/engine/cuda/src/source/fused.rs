@@ -1,13 +1,15 @@
 //! Fused loops as CUDA C.
 //!
-//! A thread has `unroll` rows at once (or vectors, where rows do not matter) and of each `held` vectors of columns. What is loaded stays in
-//! registers as it is. Reductions along rows cut the code into phases: before a value of a row is there, nothing that needs it can run. Each phase
-//! computes the elements that it needs from what was loaded, or from 16-bit values that an earlier phase kept (what else it computed is the compiler's to
-//! keep or to compute again), so a row is read once, however many reductions there are. What is folded over rows is added up in registers, by blocks that stay until all is
-//! done and read the next rows while they work on these; sums of several blocks are joined in a fixed order by a second kernel: results never depend on
-//! timing.
+//! A thread has `unroll` rows at once (or vectors, where rows do not matter) and of each `held` vectors of columns.
+//! What is loaded stays in registers as it is. Reductions along rows cut the code into phases: before a value of a row
+//! is there, nothing that needs it can run. Each phase computes the elements that it needs from what was loaded, or
+//! from 16-bit values that an earlier phase kept (what else it computed is the compiler's to keep or to compute again),
+//! so a row is read once, however many reductions there are. What is folded over rows is added up in registers, by
+//! blocks that stay until all is done and read the next rows while they work on these; sums of several blocks are
+//! joined in a fixed order by a second kernel: results never depend on timing.
 //!
-//! This module emits the frame; [`loads`] reads, [`values`] computes, [`phase`] loops over the elements and writes, [`kept`] keeps, [`folds`] accumulates.
+//! This module emits the frame; [`loads`] reads, [`values`] computes, [`phase`] loops over the elements and writes,
+//! [`kept`] keeps, [`folds`] accumulates.
 
 mod folds;
 mod kept;

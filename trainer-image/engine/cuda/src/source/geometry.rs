@@ -15,7 +15,8 @@ const KEPT: usize = 64;
 const ELEMENTS: usize = 24;
 /// Bytes that surely stay in the first-level cache.
 const CACHED: usize = 16 << 10;
-/// Fewest threads along a row where there is a choice: what they read together should be longer than a sector of 32 bytes.
+/// Fewest threads along a row where there is a choice: what they read together should be longer than a sector of 32
+/// bytes.
 const NEIGHBOURS: usize = 4;
 /// Longest row that one warp holds in registers.
 const WARP: usize = 32;
@@ -45,8 +46,8 @@ pub(super) struct Geometry {
     pub unroll: usize,
     /// Blocks side by side that share a row.
     pub tiles: usize,
-    /// Whether the next rows are prefetched while the current ones are processed: accumulators of columns take the registers of other threads that would
-    /// otherwise keep memory busy.
+    /// Whether the next rows are prefetched while the current ones are processed: accumulators of columns take the
+    /// registers of other threads that would otherwise keep memory busy.
     pub ahead: bool,
 }
 
@@ -61,7 +62,8 @@ impl Geometry {
         if halved.lanes <= WARP { halved } else { Self::of(kernel, vector, ELEMENTS, FEW_THREADS) }
     }
 
-    /// With vectors of `vector` elements, at most `elements` at once (unless rows are very long), and about `threads` threads.
+    /// With vectors of `vector` elements, at most `elements` at once (unless rows are very long), and about `threads`
+    /// threads.
     fn of(kernel: &Fused, vector: usize, elements: usize, threads: usize) -> Self {
         let by_column = kernel.folds.iter().any(|fold| fold.per_column);
         let vectors = kernel.cols / vector;
@@ -95,7 +97,8 @@ impl Geometry {
         Self { traversal: Traversal::Flat, vector, lanes: 1, held: 1, groups: threads, unroll, tiles: 1, ahead: false }
     }
 
-    /// Whether columns' values are read where they are used: a row that fills a block leaves no registers to keep them in.
+    /// Whether columns' values are read where they are used: a row that fills a block leaves no registers to keep them
+    /// in.
     pub(super) fn reads_columns_late(&self, kernel: &Fused) -> bool {
         self.traversal == Traversal::Rows && self.lanes > WARP && kernel.folds.is_empty()
     }

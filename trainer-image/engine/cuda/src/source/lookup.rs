@@ -14,7 +14,8 @@ pub(super) fn arguments(accesses: [&Access; 3], buffers: &[Buffer]) -> Vec<Argum
     accesses.map(argument).to_vec()
 }
 
-/// `to[outer, i, inner] = from[outer, indices[i], inner]`: a thread for each vector. Indices beyond the extent read its last row.
+/// `to[outer, i, inner] = from[outer, indices[i], inner]`: a thread for each vector. Indices beyond the extent read its
+/// last row.
 pub(super) fn gather(kernel: &Lookup, buffers: &[Buffer]) -> Generated {
     let size = buffers[kernel.to.buffer].dtype.bytes();
     let (extent, inner, count) = (kernel.from.dims[1], kernel.from.dims[2], kernel.indices.elements());

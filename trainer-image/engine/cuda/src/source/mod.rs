@@ -1,6 +1,7 @@
 //! Kernels as CUDA C, generated for static shapes: pure functions of lowered kernels.
 //!
-//! Equal kernels at other addresses or with other random keys (the blocks of a model) have equal sources: addresses and keys are parameters.
+//! Equal kernels at other addresses or with other random keys (the blocks of a model) have equal sources: addresses and
+//! keys are parameters.
 
 mod fused;
 mod geometry;
@@ -63,7 +64,8 @@ pub enum Argument {
     Key(u64),
 }
 
-/// The kernel that combines the partial results of blocks. Its parameters: the workspace, the number of blocks (`u32`), then `arguments`.
+/// The kernel that combines the partial results of blocks. Its parameters: the workspace, the number of blocks (`u32`),
+/// then `arguments`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
     /// Addresses of the results.
@@ -72,7 +74,8 @@ pub struct Finish {
     pub grid: [u32; 3],
 }
 
-/// The kernel of fused loops, of a gather or scatter, or over segments, for a GPU with that many multiprocessors; `None` for other kinds of kernels.
+/// The kernel of fused loops, of a gather or scatter, or over segments, for a GPU with that many multiprocessors;
+/// `None` for other kinds of kernels.
 pub fn generate(body: &Body, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
     match body {
         Body::Fused(kernel) => {

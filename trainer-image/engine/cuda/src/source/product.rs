@@ -26,7 +26,8 @@ fn offset(access: &Access, buffers: &[Buffer], row: &str, col: &str) -> String {
     format!("({}) * {}", terms.join(" + "), buffers[access.buffer].dtype.bytes())
 }
 
-/// What is done with the sum at `[row, col]`, of C type `sum`, before it is rounded, and the parameters that this takes.
+/// What is done with the sum at `[row, col]`, of C type `sum`, before it is rounded, and the parameters that this
+/// takes.
 fn finish(kernel: &MatMul, buffers: &[Buffer], sum: &str) -> (&'static str, String) {
     let scale = |access: &Access, index: &str| format!("[{index} * {}u]", access.strides[0]);
     match (&kernel.scales, &kernel.add) {
@@ -93,8 +94,8 @@ extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a, con
     }
 }
 
-/// Multiplies the result of a product by the scales of its rows and columns where it stands, for a GPU with that many multiprocessors; `None` for a
-/// product without scales.
+/// Multiplies the result of a product by the scales of its rows and columns where it stands, for a GPU with that many
+/// multiprocessors; `None` for a product without scales.
 pub fn scaling(kernel: &MatMul, buffers: &[Buffer], multiprocessors: usize) -> Option<Generated> {
     let ([of_rows, of_cols], c) = (kernel.scales.as_ref()?, &kernel.c);
     let (rows, cols) = (c.dims[0], c.dims[1]);

@@ -16,8 +16,9 @@ const SUMS: usize = 24 << 10;
 
 /// `to` zeroed, then `to[outer, indices[i], inner] += from[outer, i, inner]` in order of i, each sum rounded.
 ///
-/// A block owns some destinations, whose sums are in shared memory. Its warps scan the indices in parallel, each a contiguous part, and
-/// collect those of the block; then all threads add the rows found, in order, each in its own columns.
+/// A block owns some destinations, whose sums are in shared memory. Its warps scan the indices in parallel, each a
+/// contiguous part, and collect those of the block; then all threads add the rows found, in order, each in its own
+/// columns.
 #[expect(clippy::too_many_lines, reason = "most of it is the text of the kernel")]
 pub(super) fn scatter_add(kernel: &Lookup, buffers: &[Buffer]) -> Generated {
     let dtype = buffers[kernel.to.buffer].dtype;

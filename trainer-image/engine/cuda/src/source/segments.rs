@@ -8,8 +8,8 @@ const THREADS: usize = 256;
 /// Rows that are loaded at once.
 const AHEAD: usize = 4;
 
-/// A thread computes a few neighbouring columns of one segment, of as many bytes as one access may move: the rows of a segment are read one after
-/// the other, by neighbouring threads side by side.
+/// A thread computes a few neighbouring columns of one segment, of as many bytes as one access may move: the rows of a
+/// segment are read one after the other, by neighbouring threads side by side.
 pub(super) fn segments(kernel: &Segments, buffers: &[Buffer]) -> Generated {
     let dtype = buffers[kernel.to.buffer].dtype;
     let (count, inner, rows) = (kernel.count(), kernel.inner(), kernel.rows());

@@ -1,4 +1,5 @@
-//! Matrices of bytes with rows and columns exchanged: operands of products over 8-bit floats, which tensor cores take in one order only.
+//! Matrices of bytes with rows and columns exchanged: operands of products over 8-bit floats, which tensor cores take
+//! in one order only.
 
 use super::{Argument, Generated, Grid, PRELUDE};
 use crate::compile::Source;
@@ -22,7 +23,8 @@ pub(super) fn bytes(kernel: &Fused, buffers: &[Buffer]) -> Option<Generated> {
     let tiles = [rows.div_ceil(TILE), cols.div_ceil(TILE)];
     let text = format!(
         "#define FAST 0\n{PRELUDE}
-// Tiles of 128 x 128 bytes as words of four. A thread turns 4 x 4 bytes; words are rotated in their line, so that neighbours lie in different banks.
+// Tiles of 128 x 128 bytes as words of four. A thread turns 4 x 4 bytes; words are rotated in their line, so that
+// neighbours lie in different banks.
 extern \"C\" __global__ void __launch_bounds__(256) main_kernel(const u8* a0, u8* b0) {{
     __shared__ u32 table[128][32];
     const u32 x = threadIdx.x % 32, y = threadIdx.x / 32;

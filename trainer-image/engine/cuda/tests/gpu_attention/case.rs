@@ -39,7 +39,8 @@ pub struct Results {
 
 const SCALE: f64 = 0.17;
 const EPSILON: f64 = 1e-6;
-/// Buffers: q, k, v, o, do, dq, dk, dv; then the log-sum-exp; with norms, biases of q, k, v and the gain, and their gradients.
+/// Buffers: q, k, v, o, do, dq, dk, dv; then the log-sum-exp; with norms, biases of q, k, v and the gain, and their
+/// gradients.
 const LSE: usize = 8;
 const VECTORS: [usize; 4] = [9, 10, 11, 12];
 const SUMS: [usize; 4] = [13, 14, 15, 16];

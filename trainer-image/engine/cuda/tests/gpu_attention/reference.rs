@@ -3,7 +3,8 @@
 /// What one result is to be.
 pub struct Expected {
     pub values: Vec<f64>,
-    /// What an error is set beside: the value itself or, for a sum whose terms cancel, the root of the sum of their squares.
+    /// What an error is set beside: the value itself or, for a sum whose terms cancel, the root of the sum of their
+    /// squares.
     pub sizes: Vec<f64>,
 }
 
@@ -22,8 +23,8 @@ impl Expected {
     }
 }
 
-/// Output, log-sum-exp, and the gradients of q, k and v, from q, k, v and the gradient of the output, all row-major. The backward pass
-/// takes for the output what was `kept` of it; `None`: exactly it.
+/// Output, log-sum-exp, and the gradients of q, k and v, from q, k, v and the gradient of the output, all row-major.
+/// The backward pass takes for the output what was `kept` of it; `None`: exactly it.
 pub fn attention(
     [batch, heads, groups, queries, keys, width]: [usize; 6],
     causal: bool,
@@ -103,9 +104,10 @@ fn biased(x: &[f64], bias: &[f64], heads: usize, rows: usize, width: usize) -> V
     x.iter().enumerate().map(|(at, value)| value + of(at)).collect()
 }
 
-/// Output, log-sum-exp, gradients of q, k and v, then of their biases and of the gain for each batch and head, of attention over normalised
-/// queries and keys. Queries and keys are `round`ed after normalisation, which gradients ignore; values are not rounded, since their bias can be added to
-/// the output instead. `kept`, the stored output, includes that bias, so that its rounding error exceeds that of the products.
+/// Output, log-sum-exp, gradients of q, k and v, then of their biases and of the gain for each batch and head, of
+/// attention over normalised queries and keys. Queries and keys are `round`ed after normalisation, which gradients
+/// ignore; values are not rounded, since their bias can be added to the output instead. `kept`, the stored output,
+/// includes that bias, so that its rounding error exceeds that of the products.
 pub fn normed(
     extents: [usize; 6],
     (causal, scale, epsilon): (bool, f64, f64),

@@ -1,8 +1,9 @@
 //! Reverse-mode differentiation, graph to graph.
 //!
-//! [`gradients`] appends the backward pass to the program under construction: for each forward node on a path from a wanted value
-//! to the loss, last first, its [`vjp`] turns the gradient of its value into contributions to those of its operands. A backward node has the scope
-//! of its forward node and [`Stage::Backward`]. Contributions are added in the order they are met, so sums are deterministic.
+//! [`gradients`] appends the backward pass to the program under construction: for each forward node on a path from a
+//! wanted value to the loss, last first, its [`vjp`] turns the gradient of its value into contributions to those of its
+//! operands. A backward node has the scope of its forward node and [`Stage::Backward`]. Contributions are added in the
+//! order they are met, so sums are deterministic.
 
 mod vjp;
 
@@ -10,8 +11,9 @@ use std::collections::HashMap;
 
 use crate::graph::{GraphError, NodeId, Op, Stage, StateId, Var};
 
-/// Gradients of the scalar `loss` with respect to `wrt`, in its order, each of the dtype and shape of its value; `None` where the loss does not depend
-/// on the value (or only through integers, comparisons or [`Op::StopGradient`]). All reads of one state count as one value.
+/// Gradients of the scalar `loss` with respect to `wrt`, in its order, each of the dtype and shape of its value; `None`
+/// where the loss does not depend on the value (or only through integers, comparisons or [`Op::StopGradient`]). All
+/// reads of one state count as one value.
 ///
 /// ```
 /// use pawl_graph::{

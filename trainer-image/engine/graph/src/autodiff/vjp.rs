@@ -4,7 +4,8 @@ use std::f64::consts::FRAC_2_SQRT_PI;
 
 use crate::graph::{BinaryOp, Builder, GraphError, Node, NodeId, Op, ReduceOp, Shape, UnaryOp, Var};
 
-/// Contributions `(operand index, gradient)` of node `id` whose value has the gradient `g`; only for operands that are `wanted`.
+/// Contributions `(operand index, gradient)` of node `id` whose value has the gradient `g`; only for operands that are
+/// `wanted`.
 #[expect(clippy::too_many_lines, reason = "one rule for each operator")]
 pub(super) fn vjp<'b>(b: &'b Builder, id: NodeId, node: &Node, g: Var<'b>, wanted: &[bool]) -> Vec<(usize, Var<'b>)> {
     let operand = |i: usize| b.var(node.operands[i]);

@@ -29,12 +29,14 @@ impl Interface {
     /// Checks the dtypes and numbers of elements of all inputs. Allocates nothing when they are.
     ///
     /// # Errors
-    /// [`GraphError::Mismatch`] naming the first input whose dtype or number of elements differs, that is missing, or that is not declared.
+    /// [`GraphError::Mismatch`] naming the first input whose dtype or number of elements differs, that is missing, or
+    /// that is not declared.
     pub fn check_inputs(&self, inputs: &[View<'_>]) -> Result<(), GraphError> {
         self.check(self.inputs.len().max(inputs.len()), inputs)
     }
 
-    /// Checks the dtypes and numbers of elements of the program's first `inputs.len()` inputs. Allocates nothing when they are.
+    /// Checks the dtypes and numbers of elements of the program's first `inputs.len()` inputs. Allocates nothing when
+    /// they are.
     ///
     /// # Errors
     /// As [`Interface::check_inputs`], except that inputs may be missing.

@@ -126,25 +126,28 @@ pub trait Executor {
     /// Name in reports: `eager`, `graph-cpu`.
     fn name(&self) -> &'static str;
 
-    /// Compiles programs that share states of equal name (whose declarations must be equal), and initialises the states.
+    /// Compiles programs that share states of equal name (whose declarations must be equal), and initialises the
+    /// states.
     ///
     /// # Errors
-    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not support.
+    /// When a program is ill-formed, does not fit in memory, or has an operator or dtype that this executor does not
+    /// support.
     fn compile(&self, programs: &[Program], options: &ExecOptions) -> Result<Box<dyn Executable>, ExecError>;
 }
 
 /// Compiled programs with their states. One run at a time.
 pub trait Executable: Send {
-    /// Runs program `program` (an index into the programs that were compiled): computes outputs and updates states. `inputs` are in the order
-    /// of [`Program::inputs`], of the declared dtypes and numbers of elements; they may be released when this returns. On a GPU the work is only queued.
+    /// Runs program `program` (an index into the programs that were compiled): computes outputs and updates states.
+    /// `inputs` are in the order of [`Program::inputs`], of the declared dtypes and numbers of elements; they may be
+    /// released when this returns. On a GPU the work is only queued.
     ///
     /// # Errors
     /// When an input does not match its declaration, or the run fails: states are then undefined.
     fn run(&mut self, program: usize, inputs: &[View<'_>]) -> Result<(), ExecError>;
 
-    /// Starts to copy the first inputs of the next run of `program` to the device while queued work continues. The next [`Executable::run`] must be given
-    /// the same inputs again, and the remaining ones; those that were prefetched are not copied a second time. Does nothing on executors that read inputs
-    /// in place.
+    /// Starts to copy the first inputs of the next run of `program` to the device while queued work continues. The next
+    /// [`Executable::run`] must be given the same inputs again, and the remaining ones; those that were prefetched are
+    /// not copied a second time. Does nothing on executors that read inputs in place.
     ///
     /// # Errors
     /// When an input does not match its declaration, or the device fails.
@@ -153,19 +156,21 @@ pub trait Executable: Send {
         Ok(())
     }
 
-    /// Time so far in which the device ran kernels that access optimiser state in host memory, as of the newest [`Executable::output`]; `None` when
-    /// no state is offloaded.
+    /// Time so far in which the device ran kernels that access optimiser state in host memory, as of the newest
+    /// [`Executable::output`]; `None` when no state is offloaded.
     fn offload_time(&self) -> Option<Duration> {
         None
     }
 
-    /// Time for which the device has waited for other ranks in collectives of its own so far, as of the newest [`Executable::output`].
-    /// Zero when ranks are summed over by [`ExecOptions::collective`], which counts its own time.
+    /// Time for which the device has waited for other ranks in collectives of its own so far, as of the newest
+    /// [`Executable::output`]. Zero when ranks are summed over by [`ExecOptions::collective`], which counts its own
+    /// time.
     fn collective_wait(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Output `output` (an index into [`Program::outputs`]) of the last run of `program`, of the dtype and shape of its node. Waits for the device.
+    /// Output `output` (an index into [`Program::outputs`]) of the last run of `program`, of the dtype and shape of its
+    /// node. Waits for the device.
     ///
     /// # Errors
     /// When there is no such output, or the program has not run, or its run failed.

@@ -9,7 +9,8 @@ use crate::{
     graph::{GraphError, Meta, Seat, StateDecl, fits},
 };
 
-/// All states by name, with arenas split into their parts: the content of a checkpoint. Independent of the layout that a program was compiled to.
+/// All states by name, with arenas split into their parts: the content of a checkpoint. Independent of the layout that
+/// a program was compiled to.
 ///
 /// # Errors
 /// When the device fails.
@@ -17,8 +18,8 @@ pub fn read_named(executable: &mut dyn Executable) -> Result<Vec<(String, Array)
     read_chosen(executable, &SingleRank, |_| true)
 }
 
-/// The states that `choose` selects, by name, with arenas split into their parts: see [`read_named`]. Other states are not read. Shards are joined
-/// over `gang`, of which all ranks call this with the same choice.
+/// The states that `choose` selects, by name, with arenas split into their parts: see [`read_named`]. Other states are
+/// not read. Shards are joined over `gang`, of which all ranks call this with the same choice.
 ///
 /// # Errors
 /// When the device or a collective fails.
@@ -69,8 +70,8 @@ fn write_overlap(own: &mut Array, seat: Seat, start: usize, part: &Array) -> Res
     Ok(())
 }
 
-/// Sets states and parts of arenas by name: the inverse of [`read_named`]. Returns the names that match no state, such as the optimiser's
-/// slots when a checkpoint is loaded into a program that only evaluates.
+/// Sets states and parts of arenas by name: the inverse of [`read_named`]. Returns the names that match no state, such
+/// as the optimiser's slots when a checkpoint is loaded into a program that only evaluates.
 ///
 /// # Errors
 /// [`GraphError::Mismatch`] when an array's dtype or shape is not that of its state; when the device fails.

@@ -5,7 +5,8 @@ use crate::{
     graph::{GraphError, Meta, Program, StateDecl, fits},
 };
 
-/// The states of programs compiled together, each once, in order of first appearance; and for each program, the indices of its states in that list.
+/// The states of programs compiled together, each once, in order of first appearance; and for each program, the indices
+/// of its states in that list.
 ///
 /// # Errors
 /// [`GraphError::Duplicate`] when two programs declare one name differently.

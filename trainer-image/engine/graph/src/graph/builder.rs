@@ -21,8 +21,9 @@ pub use var::{Operand, Var, concat};
 
 /// Builds a [`Program`] from expressions that read like the mathematics.
 ///
-/// A mistake (shapes that do not fit, say) does not panic where it is made: the expression's value is poisoned, everything computed from
-/// it too, and [`Builder::finish`] returns the first mistake with the model's source line and scope.
+/// A mistake (shapes that do not fit, say) does not panic where it is made: the expression's value is poisoned,
+/// everything computed from it too, and [`Builder::finish`] returns the first mistake with the model's source line and
+/// scope.
 ///
 /// ```
 /// use pawl_graph::graph::{Builder, DType, Init};
@@ -157,15 +158,16 @@ impl Builder {
         self.push(Op::Iota { axis, shape: shape.into() }, &[])
     }
 
-    /// An array of `shape`, float32, uniform in [0, 1). `counter` is a U32 scalar that must differ for each micro-step and rank; the stream is keyed by
-    /// `name`, which must be unique in the program.
+    /// An array of `shape`, float32, uniform in [0, 1). `counter` is a U32 scalar that must differ for each micro-step
+    /// and rank; the stream is keyed by `name`, which must be unique in the program.
     #[track_caller]
     pub fn random<'b>(&'b self, name: &str, counter: Var<'b>, shape: impl Into<Shape>) -> Var<'b> {
         let key = crate::random::stream(0, name);
         self.push(Op::Random { key, shape: shape.into() }, &[counter])
     }
 
-    /// An array of `shape`, float32, standard normal (Box and Muller, from two draws of [`Builder::random`]). `counter` and `name` as there.
+    /// An array of `shape`, float32, standard normal (Box and Muller, from two draws of [`Builder::random`]). `counter`
+    /// and `name` as there.
     #[track_caller]
     pub fn normal<'b>(&'b self, name: &str, counter: Var<'b>, shape: impl Into<Shape>) -> Var<'b> {
         let shape = shape.into();

@@ -1,7 +1,7 @@
 //! Values as 8-bit floats with float32 scales: the operands of scaled products.
 //!
-//! An element is code x scale. The scale is taken from the current largest magnitude, so that this becomes the format's largest number: nothing
-//! overflows, and what is below the scale times half of the smallest number becomes zero.
+//! An element is code x scale. The scale is taken from the current largest magnitude, so that this becomes the format's
+//! largest number: nothing overflows, and what is below the scale times half of the smallest number becomes zero.
 
 use super::{DType, Var};
 use crate::{
@@ -23,7 +23,8 @@ pub struct Scaled<'b> {
 }
 
 impl<'b> Scaled<'b> {
-    /// `x` (a float) in `dtype`, an 8-bit float, with one scale for all indices along `axes`: `[1]` for one a row of a matrix. Not differentiable.
+    /// `x` (a float) in `dtype`, an 8-bit float, with one scale for all indices along `axes`: `[1]` for one a row of a
+    /// matrix. Not differentiable.
     #[track_caller]
     pub fn new(x: Var<'b>, axes: &[usize], dtype: DType) -> Self {
         let x = x.cast(DType::F32);

@@ -4,7 +4,8 @@ use super::{DType, GraphError, Meta, Op, ReduceOp, Shape, UnaryOp};
 
 /// Dtype and shape of the value of `op` over operands like `operands`.
 ///
-/// `Input`, `State` and `Side` depend on the program, not on operands: [`Graph::push`](super::Graph::push) handles them.
+/// `Input`, `State` and `Side` depend on the program, not on operands: [`Graph::push`](super::Graph::push) handles
+/// them.
 ///
 /// ```
 /// use pawl_graph::graph::{DType, Meta, Op, infer};

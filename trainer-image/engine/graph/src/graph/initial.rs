@@ -14,17 +14,20 @@ use crate::{
 
 const _: () = assert!(cfg!(target_endian = "little"), "files are little-endian");
 
-/// Draws of a truncated normal before it is taken for uniform: all exceed bounds of a hundredth of the deviation once in 3,000 elements.
+/// Draws of a truncated normal before it is taken for uniform: all exceed bounds of a hundredth of the deviation once
+/// in 3,000 elements.
 const DRAWS: u64 = 1000;
 
 /// Initial values of states, made one at a time: all of a large model may be more than there is room for.
 ///
-/// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter changes no other.
+/// Element i of a random state is drawn from a stream keyed by the seed and the state's name, so adding a parameter
+/// changes no other.
 #[derive(Debug)]
 pub struct InitialValues<'s> {
     states: &'s [&'s StateDecl],
     seed: u64,
-    /// The matrix of which integers or 8-bit floats, or their scales, were made last: the next state is the other of the two.
+    /// The matrix of which integers or 8-bit floats, or their scales, were made last: the next state is the other of
+    /// the two.
     matrix: Option<(StateDecl, Array)>,
 }
 
@@ -37,8 +40,9 @@ impl<'s> InitialValues<'s> {
     /// The value of `decl`, one of the states, of its declared dtype and shape.
     ///
     /// # Errors
-    /// [`GraphError::Unknown`] when a state refers to a name that does not exist, or to itself; [`GraphError::ElementCount`] when the number of elements
-    /// differs; [`GraphError::File`] when a file cannot be read.
+    /// [`GraphError::Unknown`] when a state refers to a name that does not exist, or to itself;
+    /// [`GraphError::ElementCount`] when the number of elements differs; [`GraphError::File`] when a file cannot be
+    /// read.
     pub fn of(&mut self, decl: &StateDecl) -> Result<Array, GraphError> {
         self.make(decl, 0)
     }
@@ -121,8 +125,8 @@ pub fn initial_value(states: &[&StateDecl], decl: &StateDecl, seed: u64) -> Resu
     InitialValues::new(states, seed).of(decl)
 }
 
-/// Standard normal, at most `bound` in magnitude. Draw k of an element is from the k-th stream of the state, so that where nothing is cut off, values
-/// are those of [`Init::Normal`].
+/// Standard normal, at most `bound` in magnitude. Draw k of an element is from the k-th stream of the state, so that
+/// where nothing is cut off, values are those of [`Init::Normal`].
 fn truncated_normal(name: &str, seed: u64, index: u64, bound: f64) -> f64 {
     let first = random::stream(seed, name);
     let stream = |draw: u64| if draw == 0 { first } else { random::stream(first, &format!("draw {draw}")) };

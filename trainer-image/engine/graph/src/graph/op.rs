@@ -9,8 +9,8 @@ use crate::array::Array;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InputId(pub u32);
 
-/// Elementwise functions of one float operand. Shape and dtype are those of the operand, except for [`UnaryOp::IsFinite`], whose dtype is Bool.
-/// In 16-bit floats each is computed in float32 and rounded once.
+/// Elementwise functions of one float operand. Shape and dtype are those of the operand, except for
+/// [`UnaryOp::IsFinite`], whose dtype is Bool. In 16-bit floats each is computed in float32 and rounded once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnaryOp {
     /// `-x`
@@ -64,7 +64,8 @@ pub enum BinaryOp {
     Min,
 }
 
-/// Elementwise comparisons of two operands of one shape and dtype; the result is Bool. IEEE: all but `Ne` are false for NaN.
+/// Elementwise comparisons of two operands of one shape and dtype; the result is Bool. IEEE: all but `Ne` are false for
+/// NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CompareOp {
     /// `a == b`
@@ -116,7 +117,8 @@ pub struct NormedAttentionSpec {
 pub enum Op {
     /// `() -> ` the declared shape. An input of the program.
     Input(InputId),
-    /// `() -> ` the declared shape. A state's value **as it was when the run began**: updates are not seen by reads of the same run.
+    /// `() -> ` the declared shape. A state's value **as it was when the run began**: updates are not seen by reads of
+    /// the same run.
     State(StateId),
     /// `() -> ` the array's shape. An embedded array.
     Constant(Arc<Array>),
@@ -154,12 +156,12 @@ pub enum Op {
     Compare(CompareOp),
     /// `(condition: Bool, a, b) -> ` their shape: a where the condition holds, else b.
     Select,
-    /// `(x) -> ` shape of x, in the given dtype: round to nearest, ties to even; overflow to infinity, in 8-bit floats to the largest number; float to
-    /// U32 truncates and saturates; to Bool is `x != 0`. The gradient is cast back.
+    /// `(x) -> ` shape of x, in the given dtype: round to nearest, ties to even; overflow to infinity, in 8-bit floats
+    /// to the largest number; float to U32 truncates and saturates; to Bool is `x != 0`. The gradient is cast back.
     Cast(DType),
 
-    /// `(a, b) -> [batch.., m, n]` for a `[batch.., m, k]` and b `[batch.., k, n]`: equal rank of at least 2, equal batch
-    /// axes, one float dtype. Products are summed in [`DType::accumulator`] and rounded once.
+    /// `(a, b) -> [batch.., m, n]` for a `[batch.., m, k]` and b `[batch.., k, n]`: equal rank of at least 2, equal
+    /// batch axes, one float dtype. Products are summed in [`DType::accumulator`] and rounded once.
     MatMul {
         /// a is given as `[batch.., k, m]`.
         transpose_a: bool,
@@ -168,8 +170,9 @@ pub enum Op {
         /// Dtype of the result: that of the operands or its accumulator.
         output: DType,
     },
-    /// `(a, b, c) -> [m, n]`: `factor * (a b) + c` for matrices `[m, k]`, `[k, n]` and `[m, n]` of one float dtype, computed in its accumulator and rounded once.
-    /// It has no gradient: [`join_sums`](crate::passes::join_sums) inserts it last.
+    /// `(a, b, c) -> [m, n]`: `factor * (a b) + c` for matrices `[m, k]`, `[k, n]` and `[m, n]` of one float dtype,
+    /// computed in its accumulator and rounded once. It has no gradient: [`join_sums`](crate::passes::join_sums)
+    /// inserts it last.
     MatMulAdd {
         /// a is given as `[k, m]`.
         transpose_a: bool,
@@ -178,9 +181,11 @@ pub enum Op {
         /// Factor of the product.
         factor: f64,
     },
-    /// `(a, b, scale_a, scale_b) -> [m, n]` for an `[m, k]` and a `[k, n]` of 8-bit floats, not necessarily the same, and scales `[m, 1]` and `[1, n]`,
-    /// or `[1, 1]` for one of the whole matrix, both float32 (float64 in the oracle). Each product is summed in the dtype of the scales, multiplied by
-    /// its row's and its column's scale, and rounded once; executors whose library does not scale round the sum first too. It has no gradient: passes insert it after differentiation.
+    /// `(a, b, scale_a, scale_b) -> [m, n]` for an `[m, k]` and a `[k, n]` of 8-bit floats, not necessarily the same,
+    /// and scales `[m, 1]` and `[1, n]`, or `[1, 1]` for one of the whole matrix, both float32 (float64 in the oracle).
+    /// Each product is summed in the dtype of the scales, multiplied by its row's and its column's scale, and rounded
+    /// once; executors whose library does not scale round the sum first too. It has no gradient: passes insert it after
+    /// differentiation.
     ScaledMatMul {
         /// a is given as `[k, m]`.
         transpose_a: bool,
@@ -201,7 +206,8 @@ pub enum Op {
     Reshape(Shape),
     /// `(x) -> ` axis i of the result is axis `order[i]` of x.
     Permute(Vec<usize>),
-    /// `(x) -> shape`. Repeats x: aligned at the last axis, every extent of x is equal or 1; missing leading axes are 1.
+    /// `(x) -> shape`. Repeats x: aligned at the last axis, every extent of x is equal or 1; missing leading axes are
+    /// 1.
     Broadcast(Shape),
     /// `(x) -> ` elements `start .. start + len` along `axis`.
     Slice {
@@ -226,13 +232,13 @@ pub enum Op {
         /// Zeros after.
         after: usize,
     },
-    /// `(x, indices: U32) -> ` x with `axis` replaced by all axes of `indices` (`take`). An index not below the axis's extent is an
-    /// error on CPU executors and undefined on others.
+    /// `(x, indices: U32) -> ` x with `axis` replaced by all axes of `indices` (`take`). An index not below the axis's
+    /// extent is an error on CPU executors and undefined on others.
     ///
-    /// `(x [n, ..], indices [e], order: U32 [m], offsets: U32 [n + 1])`, along axis 0: with the index transposed, which only the gradient reads. Row
-    /// `order[k]` of the result is row i of x for `offsets[i] <= k < offsets[i + 1]`; rows that `order` does not name have no gradient. The
-    /// gradient is a [`Op::SegmentSum`], whose cost is that of reading the updates; without them it is an [`Op::ScatterAdd`], which on GPUs scans all
-    /// indices for every part of x.
+    /// `(x [n, ..], indices [e], order: U32 [m], offsets: U32 [n + 1])`, along axis 0: with the index transposed, which
+    /// only the gradient reads. Row `order[k]` of the result is row i of x for `offsets[i] <= k < offsets[i + 1]`; rows
+    /// that `order` does not name have no gradient. The gradient is a [`Op::SegmentSum`], whose cost is that of reading
+    /// the updates; without them it is an [`Op::ScatterAdd`], which on GPUs scans all indices for every part of x.
     Gather {
         /// Axis looked up in.
         axis: usize,
@@ -246,37 +252,43 @@ pub enum Op {
         extent: usize,
     },
 
-    /// `(x [e, ..], offsets: U32 [n + 1]) -> [n, ..]`. Row i is the sum of rows `offsets[i] .. offsets[i + 1]` of x, in that order, kept in
-    /// [`DType::accumulator`] and rounded once; of an empty segment it is zero. Offsets ascend and end at e at most: what does not is an error on
-    /// CPU executors and undefined on others. Rows that no segment holds (padding after the last offset) are not read.
+    /// `(x [e, ..], offsets: U32 [n + 1]) -> [n, ..]`. Row i is the sum of rows `offsets[i] .. offsets[i + 1]` of x, in
+    /// that order, kept in [`DType::accumulator`] and rounded once; of an empty segment it is zero. Offsets ascend and
+    /// end at e at most: what does not is an error on CPU executors and undefined on others. Rows that no segment holds
+    /// (padding after the last offset) are not read.
     ///
-    /// `(x [e, ..], offsets, order: U32 [m])`: row i is the sum of `x[order[k]]` over `offsets[i] <= k < offsets[i + 1]`; offsets end at m at most.
+    /// `(x [e, ..], offsets, order: U32 [m])`: row i is the sum of `x[order[k]]` over `offsets[i] <= k < offsets[i +
+    /// 1]`; offsets end at m at most.
     SegmentSum,
-    /// `(x [n, ..], offsets: U32 [n + 1]) -> [rows, ..]`. Rows `offsets[i] .. offsets[i + 1]` are row i of x; rows that no segment holds are zero. The
-    /// transpose of [`Op::SegmentSum`], with the same conditions.
+    /// `(x [n, ..], offsets: U32 [n + 1]) -> [rows, ..]`. Rows `offsets[i] .. offsets[i + 1]` are row i of x; rows that
+    /// no segment holds are zero. The transpose of [`Op::SegmentSum`], with the same conditions.
     SegmentRepeat {
         /// Number of rows of the result.
         rows: usize,
     },
-    /// `(scores [e, ..], offsets: U32 [n + 1]) -> ` shape of scores: `exp(s - max) / sum`, maximum and sum over the rows of the same segment, separately in
-    /// each column, in [`DType::accumulator`]. A score of minus infinity gives 0, also where all of a segment are. Rows that no segment holds are zero.
+    /// `(scores [e, ..], offsets: U32 [n + 1]) -> ` shape of scores: `exp(s - max) / sum`, maximum and sum over the
+    /// rows of the same segment, separately in each column, in [`DType::accumulator`]. A score of minus infinity gives
+    /// 0, also where all of a segment are. Rows that no segment holds are zero.
     SegmentSoftmax,
 
-    /// `(q [b,h,t,d], k [b,g,s,d], v [b,g,s,d]) -> [b,h,t,d]`, g divides h (grouped queries); one float dtype; statistics in
-    /// float32 (float64 for float64). Side result 1: the log-sum-exp of the scaled scores, `[b,h,t,1]` in the accumulator dtype.
+    /// `(q [b,h,t,d], k [b,g,s,d], v [b,g,s,d]) -> [b,h,t,d]`, g divides h (grouped queries); one float dtype;
+    /// statistics in float32 (float64 for float64). Side result 1: the log-sum-exp of the scaled scores, `[b,h,t,1]` in
+    /// the accumulator dtype.
     Attention(AttentionSpec),
     /// `(q, k, v, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv.
     AttentionGrad(AttentionSpec),
-    /// `(q [b,h,t,d], k [b,g,s,d], v [b,g,s,d], bias_q [h,d], bias_k [g,d], bias_v [g,d], gain [d]) -> [b,h,t,d]`: attention of
-    /// `n(q + bias_q)` over `n(k + bias_k) * gain` and `v + bias_v`, where `n(x) = x * rsqrt(mean(x^2) + epsilon)` along d. Biases and gain are of
-    /// the accumulator dtype of q, and so are the sums; what goes into attention is rounded to the dtype of q. A gain of the queries goes into that
-    /// of the keys. Side result 1 as for [`Op::Attention`].
+    /// `(q [b,h,t,d], k [b,g,s,d], v [b,g,s,d], bias_q [h,d], bias_k [g,d], bias_v [g,d], gain [d]) -> [b,h,t,d]`:
+    /// attention of `n(q + bias_q)` over `n(k + bias_k) * gain` and `v + bias_v`, where `n(x) = x * rsqrt(mean(x^2) +
+    /// epsilon)` along d. Biases and gain are of the accumulator dtype of q, and so are the sums; what goes into
+    /// attention is rounded to the dtype of q. A gain of the queries goes into that of the keys. Side result 1 as for
+    /// [`Op::Attention`].
     NormedAttention(NormedAttentionSpec),
-    /// `(q, k, v, bias_q, bias_k, bias_v, gain, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv; then, summed over rows and in the accumulator
-    /// dtype, 3, 4, 5 are the gradients of the biases, `[b,h,d]`, `[b,g,d]`, `[b,g,d]`, and 6 that of the gain, `[b,g,d]`.
+    /// `(q, k, v, bias_q, bias_k, bias_v, gain, o, lse, do) -> dq`. Side results: 1 is dk, 2 is dv; then, summed over
+    /// rows and in the accumulator dtype, 3, 4, 5 are the gradients of the biases, `[b,h,d]`, `[b,g,d]`, `[b,g,d]`, and
+    /// 6 that of the gain, `[b,g,d]`.
     NormedAttentionGrad(NormedAttentionSpec),
-    /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a further result beside its main one.
-    /// Directly follows that node (and its other side results) in the arena.
+    /// `(node) -> ` side result `index` (from 1) of the operand's operator: a name for a further result beside its main
+    /// one. Directly follows that node (and its other side results) in the arena.
     Side(u8),
 
     /// `(x, token) -> ` x. Identity that must not run before `token` is computed, and that no pass removes: it delays
@@ -285,8 +297,9 @@ pub enum Op {
 
     /// `(x) -> ` x. Identity through which no gradient flows.
     StopGradient,
-    /// `(y: scalar, x1, d1, .., xn, dn) -> ` y. Identity whose gradient is given: differentiation takes `d` (like `x`) for the derivative of y
-    /// with respect to `x`, whatever y was computed from. A loss can so compute its gradient together with its value.
+    /// `(y: scalar, x1, d1, .., xn, dn) -> ` y. Identity whose gradient is given: differentiation takes `d` (like `x`)
+    /// for the derivative of y with respect to `x`, whatever y was computed from. A loss can so compute its gradient
+    /// together with its value.
     GivenGradient,
 
     /// `(x: F32) -> ` shape of x: the sum over all ranks, in rank order. Every rank gets bit-equal results.
@@ -325,7 +338,8 @@ impl Op {
         matches!(self, Op::AllReduce | Op::ReduceScatter { .. } | Op::AllGather { .. })
     }
 
-    /// Whether the value is that of the first operand, element for element in row-major order: an executor may give it the same bytes.
+    /// Whether the value is that of the first operand, element for element in row-major order: an executor may give it
+    /// the same bytes.
     pub fn is_alias(&self) -> bool {
         matches!(self, Op::Reshape(_) | Op::After | Op::StopGradient | Op::GivenGradient)
     }

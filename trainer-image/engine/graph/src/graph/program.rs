@@ -2,7 +2,8 @@
 
 use super::{Graph, GraphError, InputId, Meta, NodeId, StateDecl, StateId};
 
-/// Declaration of an input: data of a batch, or a scalar that changes from step to step (learning rate, counter, loss weight).
+/// Declaration of an input: data of a batch, or a scalar that changes from step to step (learning rate, counter, loss
+/// weight).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputDecl {
     /// Unique name.

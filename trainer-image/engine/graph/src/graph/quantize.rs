@@ -1,7 +1,8 @@
 //! Matrices as 8-bit integers with one scale a row: a quarter of float32, four integers in a U32 word.
 //!
-//! A matrix `[rows, columns]` becomes words `[rows / 4, columns]`: byte k of the word at (r, c) is `q + 128` of the element at
-//! `(k * rows / 4 + r, c)`, so unpacking reads and writes whole rows. Element = q * scale of its row, q in -127 .. 127.
+//! A matrix `[rows, columns]` becomes words `[rows / 4, columns]`: byte k of the word at (r, c) is `q + 128` of the
+//! element at `(k * rows / 4 + r, c)`, so unpacking reads and writes whole rows. Element = q * scale of its row, q in
+//! -127 .. 127.
 
 use super::{DType, Var, concat};
 use crate::{
@@ -58,7 +59,8 @@ fn columns(matrix: &Array) -> usize {
     matrix.shape().last().copied().unwrap_or(1).max(1)
 }
 
-/// The matrix `[rows, columns]` in `dtype` whose quantized form is `words` (`[rows / 4, columns]`, U32) with `scales` (`[rows, 1]`, float32).
+/// The matrix `[rows, columns]` in `dtype` whose quantized form is `words` (`[rows / 4, columns]`, U32) with `scales`
+/// (`[rows, 1]`, float32).
 #[track_caller]
 pub fn dequantize<'b>(words: Var<'b>, scales: Var<'b>, dtype: DType) -> Var<'b> {
     let b = words.builder();

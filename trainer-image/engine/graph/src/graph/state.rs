@@ -24,7 +24,8 @@ pub enum Role {
     Average,
     /// A data set, or part of one: written once after compilation, never part of a checkpoint.
     Data,
-    /// A value of the model that training programs update without a gradient, such as a running statistic; part of checkpoints.
+    /// A value of the model that training programs update without a gradient, such as a running statistic; part of
+    /// checkpoints.
     Buffer,
 }
 
@@ -50,7 +51,8 @@ pub enum Init {
         /// Standard deviation.
         deviation: f64,
     },
-    /// Normal with mean 0, drawn again while its magnitude exceeds `bound`: `torch.nn.init.trunc_normal_` with `-bound` and `bound`.
+    /// Normal with mean 0, drawn again while its magnitude exceeds `bound`: `torch.nn.init.trunc_normal_` with `-bound`
+    /// and `bound`.
     TruncatedNormal {
         /// Standard deviation before truncation.
         deviation: f64,
@@ -61,19 +63,23 @@ pub enum Init {
     Array(Array),
     /// The initial value of another state of the same program, by name, cast and reshaped.
     SameAs(String),
-    /// The initial values of several declarations, each flattened, concatenated: this state is an arena that holds them.
+    /// The initial values of several declarations, each flattened, concatenated: this state is an arena that holds
+    /// them.
     Parts(Vec<StateDecl>),
     /// The part of another declaration that one rank holds: see [`StateDecl::shard`].
     Shard(Box<StateDecl>, Seat),
     /// Elements in a file, cast to the state's dtype; read only when the value is needed.
     File(FileSlice),
-    /// A float matrix `[rows, columns]` as 8-bit integers, four per word: see [`quantize`](super::quantize). The state is U32 `[rows / 4, columns]`.
+    /// A float matrix `[rows, columns]` as 8-bit integers, four per word: see [`quantize`](super::quantize). The state
+    /// is U32 `[rows / 4, columns]`.
     Quantized(Box<StateDecl>),
     /// The factor of each row of the [`Init::Quantized`] form of a matrix. The state is `[rows, 1]`.
     QuantizationScales(Box<StateDecl>),
-    /// A float32 matrix `[rows, columns]` as 8-bit floats of the state's dtype: see [`float8`](super::float8). The state is `[rows, columns]`.
+    /// A float32 matrix `[rows, columns]` as 8-bit floats of the state's dtype: see [`float8`](super::float8). The
+    /// state is `[rows, columns]`.
     Float8(Box<StateDecl>),
-    /// The factor of each row of the [`Init::Float8`] form of a matrix in that dtype. The state is float32, `[rows, 1]`.
+    /// The factor of each row of the [`Init::Float8`] form of a matrix in that dtype. The state is float32, `[rows,
+    /// 1]`.
     Float8Scales(Box<StateDecl>, DType),
 }
 
@@ -123,7 +129,8 @@ impl StateDecl {
         Self { name: name.into(), meta: Meta::new(DType::F32, shape), role, init }
     }
 
-    /// What the rank at `seat` holds of this state: its rows `rank * rows / world ..` of the first axis, whose extent `seat.world` divides.
+    /// What the rank at `seat` holds of this state: its rows `rank * rows / world ..` of the first axis, whose extent
+    /// `seat.world` divides.
     pub fn shard(&self, seat: Seat) -> Self {
         let mut dims = self.meta.shape.dims().to_vec();
         debug_assert!(

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use super::{GraphError, Meta, NodeId, Op, Program};
 
 impl Program {
-    /// Checks that the program is well formed: operands come before their users, every dtype and shape is what inference says,
-    /// leaves agree with their declarations, names are unique, updates fit their states.
+    /// Checks that the program is well formed: operands come before their users, every dtype and shape is what
+    /// inference says, leaves agree with their declarations, names are unique, updates fit their states.
     ///
     /// # Errors
     /// The first violation: [`GraphError::Duplicate`], [`GraphError::IllFormed`] or [`GraphError::Mismatch`].

@@ -33,7 +33,8 @@ impl AdamW {
         (self.decay_vectors || parameter.meta.shape.rank() >= 2) && !self.undecayed.contains(&parameter.name.as_str())
     }
 
-    /// `p (1 - lr wd) - lr/(1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`; t counts the steps of the group. Its powers are taken in float64.
+    /// `p (1 - lr wd) - lr/(1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)`; t counts the steps of the group. Its powers
+    /// are taken in float64.
     pub(super) fn step(&self, context: &StepContext<'_>, group: &str, units: &[&Unit<'_>]) {
         let lr = context.learning_rate;
         let before = counter(context.b, format!("adamw.step/{group}"));

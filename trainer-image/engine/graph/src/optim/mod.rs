@@ -1,7 +1,7 @@
 //! Optimisers, as nodes of the graph.
 //!
-//! An optimiser sees *units*: a unit is a parameter, or an arena of parameters (the fused form), with its gradient. Its slots are states
-//! named after it (`adamw.m/<parameter>`), so both forms have the same checkpoints.
+//! An optimiser sees *units*: a unit is a parameter, or an arena of parameters (the fused form), with its gradient. Its
+//! slots are states named after it (`adamw.m/<parameter>`), so both forms have the same checkpoints.
 
 mod adamw;
 mod muon;
@@ -70,8 +70,8 @@ impl<'b> Unit<'b> {
         }
     }
 
-    /// The parameter, or the arena's first part: all parts of an arena are matrices of one shape, or none is a matrix, and weight decay applies to
-    /// all of them or to none.
+    /// The parameter, or the arena's first part: all parts of an arena are matrices of one shape, or none is a matrix,
+    /// and weight decay applies to all of them or to none.
     fn first_part(&self) -> &StateDecl {
         self.decl.parts().first().unwrap_or(&self.decl)
     }
@@ -104,8 +104,9 @@ impl Optimizer {
         self.matrices.is_some() && shape.rank() >= 2
     }
 
-    /// The arenas of a group of parameters: a flat one (two, when weight decay does not apply to all), and a stack for each shape of matrices. With
-    /// `shards`, the ranks can divide each; with `by_block`, each block of the model has flat ones of its own.
+    /// The arenas of a group of parameters: a flat one (two, when weight decay does not apply to all), and a stack for
+    /// each shape of matrices. With `shards`, the ranks can divide each; with `by_block`, each block of the model has
+    /// flat ones of its own.
     pub(crate) fn arenas(
         &self,
         group: &str,
@@ -160,8 +161,8 @@ impl Optimizer {
 /// Elements of which each shard of a flat arena is a multiple, so that vectors of kernels do not cross its ends.
 const SHARD_ALIGNMENT: usize = 64;
 
-/// The block of the model to which a parameter belongs, by its name: up to the first component that is a number, such as `blocks.3`; empty for
-/// parameters outside of blocks.
+/// The block of the model to which a parameter belongs, by its name: up to the first component that is a number, such
+/// as `blocks.3`; empty for parameters outside of blocks.
 fn block(name: &str) -> &str {
     let mut end = 0;
     for component in name.split('.') {
@@ -184,9 +185,9 @@ pub const AVERAGE_UPDATES: &str = "average.updates/";
 
 /// Decay of a moving average at its update after `updates` others: `min(decay, (1 + updates) / (10 + updates))`.
 ///
-/// An average with a constant decay consists of initial weights for `1 / (1 - decay)` steps: after 100 steps with 0.999, by 90 %. This decay
-/// warms up, so that after three updates less than 1 % is left of them. It is the rule of `tf.train.ExponentialMovingAverage` with
-/// `num_updates`, and of `EMAModel` in Hugging Face Diffusers.
+/// An average with a constant decay consists of initial weights for `1 / (1 - decay)` steps: after 100 steps with
+/// 0.999, by 90 %. This decay warms up, so that after three updates less than 1 % is left of them. It is the rule of
+/// `tf.train.ExponentialMovingAverage` with `num_updates`, and of `EMAModel` in Hugging Face Diffusers.
 fn decay_after(decay: f64, updates: u64) -> f64 {
     decay.min((1.0 + updates as f64) / (10.0 + updates as f64))
 }
@@ -220,7 +221,8 @@ pub(crate) fn average_decay<'b>(context: &StepContext<'b>, group: &str, decay: f
     ((n + 1.0) / (n + 10.0)).minimum(decay)
 }
 
-/// Appends the moving average of a unit: `average <- decay * average + (1 - decay) * value`, started from the first value.
+/// Appends the moving average of a unit: `average <- decay * average + (1 - decay) * value`, started from the first
+/// value.
 pub(crate) fn average<'b>(context: &StepContext<'b>, unit: &Unit<'b>, decay: Var<'b>) {
     let average = context.b.state(average_of(&unit.decl));
     context.update(average, average * decay + unit.next(context.b) * (-decay + 1.0));

@@ -1,4 +1,5 @@
-//! Muon (Jordan 2024): momentum, orthogonalised by Newton-Schulz iterations in bfloat16; as `torch.optim.Muon` computes it.
+//! Muon (Jordan 2024): momentum, orthogonalised by Newton-Schulz iterations in bfloat16; as `torch.optim.Muon` computes
+//! it.
 
 use super::{StepContext, Unit, slot};
 use crate::graph::{DType, Op, Var};
@@ -25,7 +26,8 @@ impl Default for Muon {
 const NEWTON_SCHULZ: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 impl Muon {
-    /// Appends the update of a unit. An arena is a stack of matrices `[n, rows, columns]`; a parameter is one matrix, of its first axis by all others.
+    /// Appends the update of a unit. An arena is a stack of matrices `[n, rows, columns]`; a parameter is one matrix,
+    /// of its first axis by all others.
     pub(super) fn step(&self, context: &StepContext<'_>, unit: &Unit<'_>) {
         let (p, g, lr) = (unit.value, unit.gradient, context.learning_rate);
         let m = context.b.state(slot(&unit.decl, "muon.m/"));
@@ -45,7 +47,8 @@ impl Muon {
     }
 }
 
-/// Approximations of the nearest semi-orthogonal matrices of a stack `[n, rows, columns]`: float32 in and out, bfloat16 in between.
+/// Approximations of the nearest semi-orthogonal matrices of a stack `[n, rows, columns]`: float32 in and out, bfloat16
+/// in between.
 fn orthogonalise(matrices: Var<'_>, iterations: usize) -> Var<'_> {
     let wide = matrices.dtype();
     let tall = matrices.dim(1) > matrices.dim(2);

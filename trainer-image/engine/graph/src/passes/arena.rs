@@ -23,8 +23,9 @@ impl Arena {
     }
 }
 
-/// Replaces every read of a state that one of the arenas holds by a slice of the arena; where the state is cast, by a slice of the cast arena, so that one
-/// kernel casts all. Values are unchanged; checkpoints still store each part by its name (see [`read_named`](crate::executor::read_named)).
+/// Replaces every read of a state that one of the arenas holds by a slice of the arena; where the state is cast, by a
+/// slice of the cast arena, so that one kernel casts all. Values are unchanged; checkpoints still store each part by
+/// its name (see [`read_named`](crate::executor::read_named)).
 ///
 /// # Errors
 /// When the program is ill-formed.

@@ -3,8 +3,9 @@
 use super::rewrite::rewrite;
 use crate::graph::{AttentionSpec, Builder, DType, GraphError, Op, Program, Var};
 
-/// Replaces every [`Op::Attention`] by matmul, softmax and matmul, with the scores `[b,h,t,s]` in memory (setting `attention: Math`). To be run on
-/// a forward program, before differentiation and precision. Softmax is in float32 for 16-bit operands.
+/// Replaces every [`Op::Attention`] by matmul, softmax and matmul, with the scores `[b,h,t,s]` in memory (setting
+/// `attention: Math`). To be run on a forward program, before differentiation and precision. Softmax is in float32 for
+/// 16-bit operands.
 ///
 /// # Errors
 /// When the program is ill-formed, or already differentiated.

@@ -6,9 +6,10 @@ use crate::graph::{Builder, DType, GraphError, NodeId, Op, Output, Program, Stag
 /// Prefix of the outputs that carry gradients between passes: `gradient/<parameter>`.
 pub const GRADIENT: &str = "gradient/";
 
-/// Replaces each output `gradient/..` by its sum over all ranks. Gradients are concatenated into flat float32 buckets of at most `bucket_bytes` bytes (at
-/// least one gradient each), in the order in which the backward pass computes them; a bucket's [`Op::AllReduce`] directly follows
-/// its last gradient, so that an executor with a second stream overlaps it with the rest of the backward pass.
+/// Replaces each output `gradient/..` by its sum over all ranks. Gradients are concatenated into flat float32 buckets
+/// of at most `bucket_bytes` bytes (at least one gradient each), in the order in which the backward pass computes them;
+/// a bucket's [`Op::AllReduce`] directly follows its last gradient, so that an executor with a second stream overlaps
+/// it with the rest of the backward pass.
 ///
 /// Sums are elementwise, so results are bit-equal for every bucket size.
 ///
@@ -52,9 +53,9 @@ pub fn bucket_gradients(program: &Program, bucket_bytes: usize) -> Result<Progra
     Ok(result)
 }
 
-/// Replaces the outputs `gradient/<parameter>` of each arena by one, `gradient/<arena>`: this rank's shard of their sum over `world` ranks. The gradients
-/// are concatenated in the order of the arena's parts, with zeros for parameters without one; the [`Op::ReduceScatter`] directly follows the last of
-/// them. Arenas without any gradient are left out.
+/// Replaces the outputs `gradient/<parameter>` of each arena by one, `gradient/<arena>`: this rank's shard of their sum
+/// over `world` ranks. The gradients are concatenated in the order of the arena's parts, with zeros for parameters
+/// without one; the [`Op::ReduceScatter`] directly follows the last of them. Arenas without any gradient are left out.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -94,8 +95,8 @@ pub fn scatter_gradients(program: &Program, arenas: &[Arena], world: usize) -> R
     Ok(result)
 }
 
-/// Rebuilds the program with what `append` adds for each of the `groups` of nodes, directly after the last node of the group, in the order of the groups.
-/// A group's last node is that of the largest id, and groups are sorted by it.
+/// Rebuilds the program with what `append` adds for each of the `groups` of nodes, directly after the last node of the
+/// group, in the order of the groups. A group's last node is that of the largest id, and groups are sorted by it.
 fn when_ready(
     program: &Program,
     groups: &[Vec<NodeId>],

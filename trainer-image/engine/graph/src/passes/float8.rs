@@ -35,32 +35,33 @@ pub enum Scaling {
     Row,
     /// One for a whole operand, from the current values.
     Tensor,
-    /// One for a whole operand, from its largest magnitudes in the [`HISTORY`] micro-steps before, over all ranks, as in Transformer Engine: values are
-    /// rounded as they are computed, without a pass over them before. Numbers that exceed those magnitudes are clipped. In the first micro-step the scale
-    /// is [`FIRST`].
+    /// One for a whole operand, from its largest magnitudes in the [`HISTORY`] micro-steps before, over all ranks, as
+    /// in Transformer Engine: values are rounded as they are computed, without a pass over them before. Numbers that
+    /// exceed those magnitudes are clipped. In the first micro-step the scale is [`FIRST`].
     Delayed,
 }
 
 /// Micro-steps from whose values a delayed scale is computed, as in Transformer Engine.
 pub const HISTORY: usize = 16;
 
-/// Delayed scales of forward values and of gradients before anything is known: a gradient is rather clipped than rounded to zero, as one of zero would
-/// leave no magnitude to the layers before.
+/// Delayed scales of forward values and of gradients before anything is known: a gradient is rather clipped than
+/// rounded to zero, as one of zero would leave no magnitude to the layers before.
 pub const FIRST: [f64; 2] = [1.0, 1.0 / 65_536.0];
 
 /// Extents of products on tensor cores are multiples of this.
 const TILE: usize = 16;
 
-/// Replaces products of a 16-bit matrix with a weight by [`Op::ScaledMatMul`], in scopes that one of `scopes` names entirely (scopes within are left
-/// unchanged): outputs of linear layers, and gradients of their inputs. Gradients of weights stay 16-bit products: their operands would have to be
-/// quantized along the other axis. Products whose extents are not all divisible by 16 are left unchanged.
+/// Replaces products of a 16-bit matrix with a weight by [`Op::ScaledMatMul`], in scopes that one of `scopes` names
+/// entirely (scopes within are left unchanged): outputs of linear layers, and gradients of their inputs. Gradients of
+/// weights stay 16-bit products: their operands would have to be quantized along the other axis. Products whose extents
+/// are not all divisible by 16 are left unchanged.
 ///
-/// A weight has one set of codes, with a scale for each output under [`Scaling::Row`]. A gradient, whose product runs over the outputs, is multiplied by
-/// these scales before it is quantized, so that forward and backward pass use the same rounded weight; a weight that is stored as codes
-/// ([`Init::Float8`]) is used as it is.
+/// A weight has one set of codes, with a scale for each output under [`Scaling::Row`]. A gradient, whose product runs
+/// over the outputs, is multiplied by these scales before it is quantized, so that forward and backward pass use the
+/// same rounded weight; a weight that is stored as codes ([`Init::Float8`]) is used as it is.
 ///
-/// [`Scaling::Delayed`] adds a state for each operand, which the program updates; `world` is the number of ranks. They are named by scope, so that programs
-/// that have different products share those that they both have.
+/// [`Scaling::Delayed`] adds a state for each operand, which the program updates; `world` is the number of ranks. They
+/// are named by scope, so that programs that have different products share those that they both have.
 ///
 /// To be run after differentiation: the gradient is that of the product without rounding.
 ///
@@ -84,9 +85,10 @@ pub fn scale_products(
     made.remember(scaled, world)
 }
 
-/// Counts which numbers `program` rounds to 8-bit floats, for what it outputs and updates, that are out of their range: a program with its inputs and states, without its outputs and updates,
-/// and instead with the outputs `overflow` and `underflow`, float32 scalars: the numbers that are clipped, and the nonzero numbers that are rounded to zero,
-/// as shares of all rounded numbers, 0 to 1.
+/// Counts which numbers `program` rounds to 8-bit floats, for what it outputs and updates, that are out of their range:
+/// a program with its inputs and states, without its outputs and updates, and instead with the outputs `overflow` and
+/// `underflow`, float32 scalars: the numbers that are clipped, and the nonzero numbers that are rounded to zero, as
+/// shares of all rounded numbers, 0 to 1.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -156,7 +158,8 @@ struct Made {
     codes: HashMap<(NodeId, DType), [NodeId; 2]>,
     /// Vectors of ones, by length.
     ones: HashMap<usize, NodeId>,
-    /// Operands with a delayed scale: the state with the largest magnitudes, newest first `[HISTORY]`, and the current one `[1, 1]`.
+    /// Operands with a delayed scale: the state with the largest magnitudes, newest first `[HISTORY]`, and the current
+    /// one `[1, 1]`.
     delayed: Vec<[NodeId; 2]>,
     /// Number of such operands by scope and direction.
     names: HashMap<String, usize>,
@@ -271,7 +274,8 @@ impl Made {
         Scaled { codes: (x * scale.recip()).cast(dtype), scale }
     }
 
-    /// `program`, which these operands are of, with the updates of their histories. A magnitude that is not finite leaves no trace.
+    /// `program`, which these operands are of, with the updates of their histories. A magnitude that is not finite
+    /// leaves no trace.
     fn remember(self, program: Program, world: usize) -> Result<Program, GraphError> {
         let count = self.delayed.len();
         if count == 0 {

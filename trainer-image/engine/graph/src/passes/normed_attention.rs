@@ -1,5 +1,5 @@
-//! Attention whose queries and keys are projected with a bias, cut into heads and normalised: one operator, so that an executor may do all of it
-//! while a head is at hand, forward and backward.
+//! Attention whose queries and keys are projected with a bias, cut into heads and normalised: one operator, so that an
+//! executor may do all of it while a head is at hand, forward and backward.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,9 @@ use crate::graph::{
     UnaryOp, Var,
 };
 
-/// Replaces attention over heads of projections with a bias, whose queries and keys are RMS-normalised and multiplied by a gain, by one
-/// [`Op::NormedAttention`]. To be run on a forward program, before differentiation and precision. Values are equal up to rounding.
+/// Replaces attention over heads of projections with a bias, whose queries and keys are RMS-normalised and multiplied
+/// by a gain, by one [`Op::NormedAttention`]. To be run on a forward program, before differentiation and precision.
+/// Values are equal up to rounding.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -147,8 +148,8 @@ fn number(graph: &Graph, mut id: NodeId) -> Option<f64> {
     }
 }
 
-/// Replaces [`Op::NormedAttention`] and its gradient by equivalent elementary operators, except at nodes for which `kept` returns true because the executor
-/// has a kernel for them.
+/// Replaces [`Op::NormedAttention`] and its gradient by equivalent elementary operators, except at nodes for which
+/// `kept` returns true because the executor has a kernel for them.
 ///
 /// # Errors
 /// When the program is ill-formed.

@@ -3,9 +3,10 @@
 use super::{GRADIENT, rewrite::rewrite, scopes::Pattern};
 use crate::graph::{AttentionSpec, BinaryOp, DType, GraphError, Node, NodeId, Op, Program, UnaryOp, Var};
 
-/// Makes matmuls (with the bias that is added to them) and attention of a float32 forward program read and write `dtype` (bf16 or f16). Everything else is
-/// unchanged: parameters stay float32 masters, and norms, softmax, residual sums and losses are computed in float32. Scopes that match one of `keep` (see
-/// [`Pattern`]) stay float32 entirely. To be run before differentiation: the gradient of a cast casts back.
+/// Makes matmuls (with the bias that is added to them) and attention of a float32 forward program read and write
+/// `dtype` (bf16 or f16). Everything else is unchanged: parameters stay float32 masters, and norms, softmax, residual
+/// sums and losses are computed in float32. Scopes that match one of `keep` (see [`Pattern`]) stay float32 entirely. To
+/// be run before differentiation: the gradient of a cast casts back.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -79,9 +80,10 @@ fn is_biased_product(program: &Program, node: &Node) -> bool {
     product(a) && vector(b) || product(b) && vector(a)
 }
 
-/// Makes 16-bit products that only gradients of parameters are computed from, and that are read as float32, write float32, the dtype in which matmuls
-/// accumulate: weight gradients are not rounded, and a cast is saved. Other products stay 16-bit: they are kept for the backward pass, whose time depends
-/// on their bytes. To be run after differentiation.
+/// Makes 16-bit products that only gradients of parameters are computed from, and that are read as float32, write
+/// float32, the dtype in which matmuls accumulate: weight gradients are not rounded, and a cast is saved. Other
+/// products stay 16-bit: they are kept for the backward pass, whose time depends on their bytes. To be run after
+/// differentiation.
 ///
 /// # Errors
 /// When the program is ill-formed.
@@ -113,7 +115,8 @@ pub fn widen_products(program: &Program) -> Result<Program, GraphError> {
     })
 }
 
-/// For each node, whether its value goes into outputs `gradient/..` and nothing else, by sums, scaling and rearrangement.
+/// For each node, whether its value goes into outputs `gradient/..` and nothing else, by sums, scaling and
+/// rearrangement.
 fn of_gradients(program: &Program) -> Vec<bool> {
     let graph = &program.graph;
     let mut only = vec![true; graph.len()];
@@ -141,7 +144,8 @@ fn of_gradients(program: &Program) -> Vec<bool> {
     only.iter().zip(used).map(|(&only, used)| only && used).collect()
 }
 
-/// The program with all floats, inputs and states included, in float64: the oracle, without rounding to 16 bits. 8-bit floats stay. Collectives cannot be widened.
+/// The program with all floats, inputs and states included, in float64: the oracle, without rounding to 16 bits. 8-bit
+/// floats stay. Collectives cannot be widened.
 ///
 /// # Errors
 /// When the program is ill-formed, or has a collective.

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use super::{rewrite::rewrite, scopes::Pattern};
 use crate::graph::{Builder, GraphError, NodeId, Op, Program, Stage, Var};
 
-/// Activation checkpointing: makes the backward pass of each region (the scopes that match one of `regions`) read copies of the region's forward values,
-/// recomputed from the region's inputs when the region's gradient is computed. Between forward and backward, only the inputs and outputs of regions are kept.
+/// Activation checkpointing: makes the backward pass of each region (the scopes that match one of `regions`) read
+/// copies of the region's forward values, recomputed from the region's inputs when the region's gradient is computed.
+/// Between forward and backward, only the inputs and outputs of regions are kept.
 ///
-/// Copies are the same operators on the same operands (random numbers too: they are counter-based), so losses and gradients stay
-/// **bit-equal**. Only what the backward pass reads is copied. [`Op::After`] keeps other passes from undoing it.
-/// To be run after differentiation.
+/// Copies are the same operators on the same operands (random numbers too: they are counter-based), so losses and
+/// gradients stay **bit-equal**. Only what the backward pass reads is copied. [`Op::After`] keeps other passes from
+/// undoing it. To be run after differentiation.
 ///
 /// # Errors
 /// When the program is ill-formed.

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use super::{rewrite::rewrite, scopes::Pattern};
 use crate::graph::{Builder, GraphError, NodeId, Op, Program, Stage, Var};
 
-/// Makes the backward pass read copies of the forward values of `regions` (scopes), recomputed where they are first needed, so that none of them is kept
-/// from forward to backward. Unlike with [`recompute`](super::recompute()), the outputs of a region are not kept either.
+/// Makes the backward pass read copies of the forward values of `regions` (scopes), recomputed where they are first
+/// needed, so that none of them is kept from forward to backward. Unlike with [`recompute`](super::recompute()), the
+/// outputs of a region are not kept either.
 ///
 /// Losses and gradients stay bit-equal. To be run after differentiation.
 ///

@@ -28,8 +28,8 @@ impl<'b> Visit<'_, 'b> {
     }
 }
 
-/// Rebuilds `program`: `each` gives the new value of every node that outputs or updates need. Side results whose operator is
-/// needed are visited too, so that they keep their place directly after it.
+/// Rebuilds `program`: `each` gives the new value of every node that outputs or updates need. Side results whose
+/// operator is needed are visited too, so that they keep their place directly after it.
 pub(super) fn rewrite(
     program: &Program,
     mut each: impl for<'a, 'b> FnMut(Visit<'a, 'b>) -> Var<'b>,

@@ -1,16 +1,18 @@
-//! Fully sharded parameters: each rank holds a part of each arena, and all ranks gather the whole where the model reads it.
+//! Fully sharded parameters: each rank holds a part of each arena, and all ranks gather the whole where the model reads
+//! it.
 
 use std::collections::HashMap;
 
 use super::{Arena, prune_states, rewrite::rewrite};
 use crate::graph::{Builder, DType, GraphError, NodeId, Op, Program, Seat, Stage, StateId, Var};
 
-/// Replaces every read of a parameter that one of the arenas holds by a slice of the arena, gathered from the shards of all ranks: directly before the
-/// forward pass first reads one of its parameters, and once more before the backward pass does, so that no arena is kept from one to the other. With the
-/// gathering of an arena, that of the one that is read next starts too, so that an executor with a second stream overlaps it with the work in between.
+/// Replaces every read of a parameter that one of the arenas holds by a slice of the arena, gathered from the shards of
+/// all ranks: directly before the forward pass first reads one of its parameters, and once more before the backward
+/// pass does, so that no arena is kept from one to the other. With the gathering of an arena, that of the one that is
+/// read next starts too, so that an executor with a second stream overlaps it with the work in between.
 ///
-/// Values are unchanged. To be run after differentiation. The design is that of PyTorch's FSDP2 (one group a block, prefetched, gathered again in the
-/// backward pass), as a compiler pass.
+/// Values are unchanged. To be run after differentiation. The design is that of PyTorch's FSDP2 (one group a block,
+/// prefetched, gathered again in the backward pass), as a compiler pass.
 ///
 /// # Errors
 /// When the program is ill-formed.

@@ -8,8 +8,8 @@ use crate::{
     graph::{BinaryOp, Builder, DType, GraphError, NodeId, Op, Program, Stage, UnaryOp, Var, concat},
 };
 
-/// Removes nodes that no output or update depends on, merges equal ones, folds arithmetic on constants, and drops identities (`x * 1`, `x + 0`, a
-/// reshape of a reshape, [`Op::StopGradient`], [`Op::GivenGradient`]).
+/// Removes nodes that no output or update depends on, merges equal ones, folds arithmetic on constants, and drops
+/// identities (`x * 1`, `x + 0`, a reshape of a reshape, [`Op::StopGradient`], [`Op::GivenGradient`]).
 ///
 /// ```
 /// use pawl_graph::{
@@ -31,7 +31,8 @@ use crate::{
 /// # Errors
 /// When the program is ill-formed.
 pub fn simplify(program: &Program) -> Result<Program, GraphError> {
-    // Folding leaves constants behind that nothing needs, and makes equal what was not: again, until nothing is left to do.
+    // Folding leaves constants behind that nothing needs, and makes equal what was not: again, until nothing is left to
+    // do.
     let mut result = sweep(program)?;
     loop {
         let next = sweep(&result)?;
@@ -107,8 +108,8 @@ fn identity<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     }
 }
 
-/// A concatenation some of whose adjacent parts are contiguous elements of one value (weights in an arena, slices of a gradient), with these parts joined
-/// to one.
+/// A concatenation some of whose adjacent parts are contiguous elements of one value (weights in an arena, slices of a
+/// gradient), with these parts joined to one.
 fn joined<'b>(visit: &Visit<'_, 'b>, axis: usize) -> Option<Var<'b>> {
     let b = visit.b;
     let leads = visit.node.meta.shape.dims()[..axis].iter().all(|&extent| extent == 1);
@@ -148,7 +149,8 @@ struct ContiguousPart {
 }
 
 impl ContiguousPart {
-    /// The elements of `v` in the value that it is a slice of, if they are contiguous there; else all elements of `v` itself.
+    /// The elements of `v` in the value that it is a slice of, if they are contiguous there; else all elements of `v`
+    /// itself.
     fn of(v: Var<'_>) -> Option<Self> {
         let id = v.id()?;
         v.builder().peek(|program| {
@@ -224,8 +226,8 @@ fn fold<'b>(visit: &Visit<'_, 'b>) -> Option<Var<'b>> {
     Some(visit.here(|| visit.b.fill(rounded(folded, meta.dtype), meta.dtype, &meta.shape)))
 }
 
-/// The number that all elements of `v` are, rounded to its dtype. Sums and products of two such numbers are exact enough in float64 that
-/// rounding them once more gives what the dtype's own arithmetic gives.
+/// The number that all elements of `v` are, rounded to its dtype. Sums and products of two such numbers are exact
+/// enough in float64 that rounding them once more gives what the dtype's own arithmetic gives.
 fn value_of(v: Var<'_>) -> Option<f64> {
     let id = v.id()?;
     v.builder().peek(|program| {

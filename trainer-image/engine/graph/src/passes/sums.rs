@@ -3,9 +3,10 @@
 use super::rewrite::rewrite;
 use crate::graph::{BinaryOp, DType, Graph, GraphError, NodeId, Op, Program};
 
-/// Replaces `round(wide(p) + wide(a b) * factor)` by [`Op::MatMulAdd`], where p and `a b` are products of 16-bit matrices that nothing else reads: the sum
-/// of a layer and its adapter is written once, instead of two products that each reader of the sum adds up. Where either could be the one that is added
-/// (`a b`), it is the one with fewer multiplications. It is no longer rounded before it is added, so that results change in their last bits.
+/// Replaces `round(wide(p) + wide(a b) * factor)` by [`Op::MatMulAdd`], where p and `a b` are products of 16-bit
+/// matrices that nothing else reads: the sum of a layer and its adapter is written once, instead of two products that
+/// each reader of the sum adds up. Where either could be the one that is added (`a b`), it is the one with fewer
+/// multiplications. It is no longer rounded before it is added, so that results change in their last bits.
 ///
 /// In scopes that `excluded` names, nothing is replaced. To be run last: the result has no gradient.
 ///
@@ -22,7 +23,8 @@ pub fn join_sums(program: &Program, excluded: impl Fn(&str) -> bool) -> Result<P
         .iter()
         .map(|(id, _)| needed[id.index()].then(|| sum(&program.graph, &readers, id)).flatten())
         .collect();
-    // New values of nodes of the source program: operands of a joined product are not those of the node that it replaces.
+    // New values of nodes of the source program: operands of a joined product are not those of the node that it
+    // replaces.
     let mut values = vec![None; program.graph.len()];
     rewrite(program, |visit| {
         let made = match sums[visit.id.index()].filter(|_| !excluded(visit.scope)) {

@@ -32,13 +32,15 @@ pub struct LoraConfig {
 pub enum Source {
     /// A generated stream with structure of order 2 and Zipf noise.
     Markov,
-    /// Text files below `data.directory`, tokenized by `data.tokenizer`; without one, tokens are bytes, and 256 is the end of a document.
+    /// Text files below `data.directory`, tokenized by `data.tokenizer`; without one, tokens are bytes, and 256 is the
+    /// end of a document.
     Text,
     /// `train.bin` and `validation.bin` in `data.directory`: little-endian 32-bit ids, one after the other.
     Tokens,
-    /// Generated dialogues of doctor and patient that end in the code of a diagnosis; the prompt is the part before it. With 12,000,000
-    /// `data.tokens` and a vocabulary of at least 8,000: 10,000 documents of 1,167 tokens on average and 2,000 codes; fewer and shorter ones with
-    /// less. Each validation document is evaluated in a row of its own, which gives `top1`, `top3`, `top5` and `macroF1` of its code.
+    /// Generated dialogues of doctor and patient that end in the code of a diagnosis; the prompt is the part before it.
+    /// With 12,000,000 `data.tokens` and a vocabulary of at least 8,000: 10,000 documents of 1,167 tokens on average
+    /// and 2,000 codes; fewer and shorter ones with less. Each validation document is evaluated in a row of its own,
+    /// which gives `top1`, `top3`, `top5` and `macroF1` of its code.
     Dialogues,
 }
 
@@ -47,8 +49,8 @@ pub enum Source {
 pub enum Layout {
     /// `sequence` tokens from anywhere: documents one after the other, each with its end.
     Packed,
-    /// One document, truncated to `sequence` tokens (dialogues at their beginning, text at its end) and padded; padding does not count. For
-    /// comparison with Packed.
+    /// One document, truncated to `sequence` tokens (dialogues at their beginning, text at its end) and padded; padding
+    /// does not count. For comparison with Packed.
     Padded,
 }
 
@@ -60,11 +62,13 @@ pub struct DataConfig {
     pub source: Source,
     /// The directory for `source: Text` and `source: Tokens`.
     pub directory: Option<String>,
-    /// The `tokenizer.json` for `source: Text`, or a directory that contains it. Default: the one beside `weights`, if any.
+    /// The `tokenizer.json` for `source: Text`, or a directory that contains it. Default: the one beside `weights`, if
+    /// any.
     pub tokenizer: Option<String>,
     /// Content of an item; Padded needs documents, as in `source: Text` and `source: Dialogues`.
     pub layout: Layout,
-    /// Whether prompts are masked in the loss, with `source: Dialogues`. The loss of a step is the mean over all targets that count.
+    /// Whether prompts are masked in the loss, with `source: Dialogues`. The loss of a step is the mean over all
+    /// targets that count.
     pub mask_prompt: bool,
     /// Maximum total number of tokens.
     pub tokens: usize,
@@ -73,7 +77,8 @@ pub struct DataConfig {
 }
 
 impl DataConfig {
-    /// Whether the items of a split are documents. Dialogues are always evaluated by document: the metrics are of their codes.
+    /// Whether the items of a split are documents. Dialogues are always evaluated by document: the metrics are of their
+    /// codes.
     pub fn by_document(&self, split: Split) -> bool {
         self.layout == Layout::Padded || (self.source == Source::Dialogues && split == Split::Validation)
     }
@@ -91,7 +96,8 @@ pub struct LossConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationConfig {
-    /// Number of evaluated windows, from the beginning of the validation split; documents with `source: Dialogues` or `layout: Padded`.
+    /// Number of evaluated windows, from the beginning of the validation split; documents with `source: Dialogues` or
+    /// `layout: Padded`.
     pub windows: usize,
 }
 
@@ -109,8 +115,8 @@ pub struct Config {
     pub architecture: Architecture,
     /// The adapters.
     pub lora: LoraConfig,
-    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index), whose `config.json` says the
-    /// architecture: Llama, Qwen 2, 2.5 and 3, Gemma 1 and 3 (text). Default: random weights.
+    /// A directory with weights in Hugging Face's layout (`model.safetensors`, or shards and their index), whose
+    /// `config.json` says the architecture: Llama, Qwen 2, 2.5 and 3, Gemma 1 and 3 (text). Default: random weights.
     pub weights: Option<String>,
     /// The data.
     pub data: DataConfig,
@@ -148,7 +154,8 @@ impl Size {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the defaults of their size.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the defaults of
+    /// their size.
     ///
     /// # Errors
     /// Names the field, the value and the remedy.

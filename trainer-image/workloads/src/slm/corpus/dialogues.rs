@@ -5,8 +5,9 @@
 //!                          prompt                                   |  answer
 //! ```
 //!
-//! Ids are assigned directly: [`END`], the other marks, one id for each code, symptoms, words. Most mentioned symptoms are from the few of the
-//! code; the others are random. Questions and answers are templates. Codes are balanced, so the chance level is 1 in their number.
+//! Ids are assigned directly: [`END`], the other marks, one id for each code, symptoms, words. Most mentioned symptoms
+//! are from the few of the code; the others are random. Questions and answers are templates. Codes are balanced, so the
+//! chance level is 1 in their number.
 
 use crate::random::Stream;
 use crate::sampling::{choose, permutation};
@@ -57,8 +58,9 @@ pub struct Dialogues {
 }
 
 impl Dialogues {
-    /// Dialogues of at most `tokens` tokens in total, in ids below `vocabulary`. Below a full set (11.7 million), number and mean length of the
-    /// documents shrink equally, each by the square root; there is one code per five documents, and per four ids.
+    /// Dialogues of at most `tokens` tokens in total, in ids below `vocabulary`. Below a full set (11.7 million),
+    /// number and mean length of the documents shrink equally, each by the square root; there is one code per five
+    /// documents, and per four ids.
     pub fn new(tokens: usize, vocabulary: usize, seed: u64) -> Self {
         let scale = (tokens as f64 / (DOCUMENTS * MEAN) as f64).sqrt().min(1.0);
         let mean = ((MEAN as f64 * scale).round() as usize).max(LEAST_MEAN);

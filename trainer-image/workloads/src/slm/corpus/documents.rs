@@ -37,7 +37,8 @@ impl Documents {
         Self { ends: lengths.into_iter().scan(0, add).collect(), answer }
     }
 
-    /// Documents without prompts that end at these positions, ascending. The rest of `tokens` tokens after them is a document, too.
+    /// Documents without prompts that end at these positions, ascending. The rest of `tokens` tokens after them is a
+    /// document, too.
     pub fn ended_at(positions: impl IntoIterator<Item = usize>, tokens: usize) -> Self {
         let mut ends: Vec<usize> = positions.into_iter().map(|position| position + 1).collect();
         if ends.last().copied().unwrap_or(0) < tokens {
@@ -63,7 +64,8 @@ impl Documents {
         end - self.answer.unwrap_or(0)..end
     }
 
-    /// Document `number`, truncated to `sequence` positions: at the beginning with a prompt, since the answer matters most, else at the end.
+    /// Document `number`, truncated to `sequence` positions: at the beginning with a prompt, since the answer matters
+    /// most, else at the end.
     pub fn window(&self, number: usize, sequence: usize) -> Window {
         let Range { start, end } = self.range(number);
         let len = (end - start).saturating_sub(1).min(sequence);

@@ -1,4 +1,5 @@
-//! A stream with structure of order 2 plus Zipf noise: learnable, for any vocabulary, with a floor well under its logarithm.
+//! A stream with structure of order 2 plus Zipf noise: learnable, for any vocabulary, with a floor well under its
+//! logarithm.
 
 use crate::random::Stream;
 use crate::sampling::permutation;

@@ -75,7 +75,8 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Generates or opens the corpus of `config`, with text tokenized by `tokenizer` (as bytes without one). Slow results are cached below `root`.
+    /// Generates or opens the corpus of `config`, with text tokenized by `tokenizer` (as bytes without one). Slow
+    /// results are cached below `root`.
     ///
     /// # Errors
     /// When files cannot be read, have too few tokens, or an id is not in the vocabulary.
@@ -195,6 +196,7 @@ fn mapped(path: &Path) -> Result<Mmap, StoreError> {
         ))
     };
     let file = File::open(path).map_err(wrong)?;
-    // SAFETY: data of a run are not written while it runs; were they, other tokens would be read, but none out of bounds.
+    // SAFETY: data of a run are not written while it runs; were they, other tokens would be read, but none out of
+    // bounds.
     unsafe { Mmap::map(&file) }.map_err(wrong)
 }

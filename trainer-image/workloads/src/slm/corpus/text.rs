@@ -51,7 +51,8 @@ impl Text<'_> {
         Ok(splits)
     }
 
-    /// The same as files of little-endian words, cached below `root`: tokenizing takes minutes, reading the result seconds.
+    /// The same as files of little-endian words, cached below `root`: tokenizing takes minutes, reading the result
+    /// seconds.
     pub fn cached(&self, root: &Path, progress: OnProgress<'_>) -> Result<[PathBuf; 2], StoreError> {
         let directory = root.join("slm").join(self.key()?);
         let [train, validation] = ["train.bin", "validation.bin"].map(|name| directory.join(name));
@@ -67,7 +68,8 @@ impl Text<'_> {
         Ok([train, validation])
     }
 
-    /// Cache key: a hash of everything that the tokens depend on. Files count by size and modification time, to avoid reading them.
+    /// Cache key: a hash of everything that the tokens depend on. Files count by size and modification time, to avoid
+    /// reading them.
     fn key(&self) -> Result<String, StoreError> {
         let mut digest = Sha256::new();
         digest.update(format!("{} {}\n", self.tokens, self.seed));

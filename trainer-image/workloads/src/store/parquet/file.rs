@@ -101,8 +101,8 @@ impl Reader {
     /// The values of a column in a row group, one for each row. Missing values of floating-point columns are NaN.
     ///
     /// # Errors
-    /// [`StoreError::Source`], naming the file, the column, the row group and the remedy: when there is no such column, when it has another
-    /// type, when a value is missing that must not be, and when the file is damaged.
+    /// [`StoreError::Source`], naming the file, the column, the row group and the remedy: when there is no such column,
+    /// when it has another type, when a value is missing that must not be, and when the file is damaged.
     ///
     /// # Panics
     /// When there is no such row group.
@@ -110,8 +110,8 @@ impl Reader {
         self.read_rows(group, column, 0..self.group_rows(group))
     }
 
-    /// The values of a column in some rows of a row group, which are numbered from 0. Memory is bounded by the rows and by a page; time by the
-    /// rows up to the last of them.
+    /// The values of a column in some rows of a row group, which are numbered from 0. Memory is bounded by the rows and
+    /// by a page; time by the rows up to the last of them.
     ///
     /// # Errors
     /// As for [`Reader::read`]; when there are no such rows.
@@ -185,8 +185,8 @@ impl Reader {
 /// What is wrong, and the remedy.
 type Problem = (String, &'static str);
 
-/// Decodes the values of `rows`. Those before them are decoded and dropped: the library skips pages by another way to read them, in which what they
-/// announce is not checked.
+/// Decodes the values of `rows`. Those before them are decoded and dropped: the library skips pages by another way to
+/// read them, in which what they announce is not checked.
 fn decode<D: DataType, T: Value>(
     reader: ColumnReader,
     rows: Range<usize>,
@@ -199,7 +199,8 @@ fn decode<D: DataType, T: Value>(
         values.clear();
         levels.clear();
         let end = if at < rows.start { rows.start } else { rows.end };
-        // The library panics at some damaged values, such as fewer than a page announces. The column is not read again after that.
+        // The library panics at some damaged values, such as fewer than a page announces. The column is not read again
+        // after that.
         let read = catch_unwind(AssertUnwindSafe(|| {
             column.read_records(BATCH.min(end - at), Some(&mut levels), None, &mut values)
         }));

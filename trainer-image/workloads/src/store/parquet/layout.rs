@@ -61,7 +61,8 @@ fn too_many(directory: &Path, problem: &str) -> StoreError {
     StoreError::Source(format!("{}: the table {problem}: write fewer and larger files", directory.display()))
 }
 
-/// The place of a name in the order: partitions of one column by their values, numbers first and as numbers, then texts.
+/// The place of a name in the order: partitions of one column by their values, numbers first and as numbers, then
+/// texts.
 fn place(name: &str) -> (&str, bool, i64, &str) {
     let (column, value) = name.split_once('=').unwrap_or((name, ""));
     let number = value.parse().ok();

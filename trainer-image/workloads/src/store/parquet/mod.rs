@@ -1,14 +1,15 @@
 //! Columns of Parquet files, read one column of one row group at a time.
 //!
-//! A [`Table`] is a file, or a directory of files that is partitioned in Hive's layout (`table/year=2024/part-0.parquet`). Its files are
-//! read in the order of their partitions, so that a table sorted by its partitions is read sorted. What is in memory at a time is one
-//! column of one row group, however large the table is.
+//! A [`Table`] is a file, or a directory of files that is partitioned in Hive's layout
+//! (`table/year=2024/part-0.parquet`). Its files are read in the order of their partitions, so that a table sorted by
+//! its partitions is read sorted. What is in memory at a time is one column of one row group, however large the table
+//! is.
 //!
-//! Bytes come from outside: what a file announces is checked before memory is reserved for it, and a damaged file is an error that names
-//! the file, the column, the row group and the remedy.
+//! Bytes come from outside: what a file announces is checked before memory is reserved for it, and a damaged file is an
+//! error that names the file, the column, the row group and the remedy.
 //!
-//! Reading needs the feature `parquet`, which the images, the released programs and the tests have; without it, opening a table is an error
-//! that says so.
+//! Reading needs the feature `parquet`, which the images, the released programs and the tests have; without it, opening
+//! a table is an error that says so.
 
 #[cfg_attr(not(feature = "parquet"), path = "absent.rs")]
 mod file;
@@ -62,11 +63,12 @@ pub struct Part {
 }
 
 impl Table {
-    /// Opens the file at `path`, or all files below the directory at `path` whose names end with `.parquet`, and reads their metadata. Files
-    /// and directories whose names begin with `.` or `_` are left out, as other readers do.
+    /// Opens the file at `path`, or all files below the directory at `path` whose names end with `.parquet`, and reads
+    /// their metadata. Files and directories whose names begin with `.` or `_` are left out, as other readers do.
     ///
     /// # Errors
-    /// [`StoreError::Source`] when there is no such file or directory, when it has no rows, or when a file is not Parquet.
+    /// [`StoreError::Source`] when there is no such file or directory, when it has no rows, or when a file is not
+    /// Parquet.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let mut files = Vec::new();
         for (path, partitions) in layout::files(path)? {
@@ -90,7 +92,8 @@ impl Table {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.rows))
     }
 
-    /// The values of a column in all rows. For tables that are larger than memory, read [`files`](Self::files) one after the other.
+    /// The values of a column in all rows. For tables that are larger than memory, read [`files`](Self::files) one
+    /// after the other.
     ///
     /// # Errors
     /// As for [`Reader::read`].
@@ -112,7 +115,8 @@ impl Part {
         &self.path
     }
 
-    /// Names and values of its partition, from the outermost directory on: `year=2024/month=03` is `[("year", "2024"), ("month", "03")]`.
+    /// Names and values of its partition, from the outermost directory on: `year=2024/month=03` is `[("year", "2024"),
+    /// ("month", "03")]`.
     pub fn partitions(&self) -> &[(String, String)] {
         &self.partitions
     }

@@ -71,7 +71,8 @@ impl ChunkReader for Source {
     }
 }
 
-/// A source of which the library reads pages: it begins each by reading a header, before it reserves memory for what that announces.
+/// A source of which the library reads pages: it begins each by reading a header, before it reserves memory for what
+/// that announces.
 pub struct PageSource(pub Arc<Source>);
 
 impl Length for PageSource {
@@ -97,8 +98,8 @@ impl ChunkReader for PageSource {
     }
 }
 
-/// Bytes of the page whose header begins here, uncompressed: the second field of a struct in Thrift's compact protocol, in which every writer
-/// writes the fields in order (a page's type, then this, both zigzag integers).
+/// Bytes of the page whose header begins here, uncompressed: the second field of a struct in Thrift's compact protocol,
+/// in which every writer writes the fields in order (a page's type, then this, both zigzag integers).
 fn announced(header: &mut impl Read) -> Result<u64> {
     /// The next field, an i32.
     const NEXT_I32: u8 = 0x15;

@@ -153,7 +153,8 @@ pub struct OperatorConfig {
 }
 
 impl OperatorConfig {
-    /// Rows and columns into which the square of Darcy flow is tiled: a power of two each, at least as many rows as columns.
+    /// Rows and columns into which the square of Darcy flow is tiled: a power of two each, at least as many rows as
+    /// columns.
     pub fn darcy_tiles(&self) -> (usize, usize) {
         let rows = 1 << self.tokens.ilog2().div_ceil(2);
         (rows, self.tokens / rows)
@@ -211,7 +212,8 @@ pub struct LossConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EvaluationConfig {
-    /// Pairs per task whose prediction is decoded on the whole grid for the physical error (`auxiliary: Live`); 0 for none.
+    /// Pairs per task whose prediction is decoded on the whole grid for the physical error (`auxiliary: Live`); 0 for
+    /// none.
     pub physical_pairs: usize,
 }
 
@@ -277,7 +279,8 @@ impl Preset {
 }
 
 impl Config {
-    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they name.
+    /// Reads `config` (`spec.workload.config`), overridden by `patch` (`settings.workload`), both over the preset they
+    /// name.
     pub fn parse(config: &Map<String, Value>, patch: &Map<String, Value>) -> Result<Self, WorkloadError> {
         let asked = layered::asked(config, patch);
         let problem = "is not a preset: choose smoke, small, medium or full";

@@ -1,4 +1,5 @@
-//! Generated images: each class has three plane waves per channel; an image is their sum, shifted at random, with noise.
+//! Generated images: each class has three plane waves per channel; an image is their sum, shifted at random, with
+//! noise.
 
 use super::BYTES;
 use crate::random::Stream;
@@ -46,7 +47,8 @@ pub fn generate(count: usize, seed: u64, progress: OnProgress<'_>) -> (Vec<u8>, 
     (pixels, labels)
 }
 
-/// Wave `index`, counted over classes, channels and waves: all frequencies are drawn first, then all amplitudes, then all phases.
+/// Wave `index`, counted over classes, channels and waves: all frequencies are drawn first, then all amplitudes, then
+/// all phases.
 fn wave(seed: u64, index: u64) -> Wave {
     let (stream, all) = (Stream::new(seed, WAVE_STREAM), ALL as u64);
     let frequency = |axis: u64| stream.below(2 * index + axis, 4) as f64 + 1.0;

@@ -1,7 +1,7 @@
 //! What a thread keeps of its elements from one phase to the next, instead of computing it again from what was loaded.
 //!
-//! Values that are rounded to 16 bits take half a register each: where they stand for wider or for several loads, keeping them
-//! leaves registers free, without which long rows would spill.
+//! Values that are rounded to 16 bits take half a register each: where they stand for wider or for several loads,
+//! keeping them leaves registers free, without which long rows would spill.
 
 use super::{Emitter, phase::PhaseWork, types};
 use pawl_lower::Class;
@@ -13,7 +13,8 @@ pub(super) struct Kept {
     phase: usize,
 }
 
-/// The values to keep: all that later phases come to first, if these are fewer bytes than the loads that they stand for.
+/// The values to keep: all that later phases come to first, if these are fewer bytes than the loads that they stand
+/// for.
 pub(super) fn kept(of: &Emitter<'_>) -> Vec<Kept> {
     let first = of.kernel.loads.len();
     let last = of.level.iter().copied().max().unwrap_or(0);

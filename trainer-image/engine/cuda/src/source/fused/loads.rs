@@ -65,7 +65,8 @@ impl Emitter<'_> {
         self.arrays().into_iter().map(|array| array.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Writes a function that reads the step from row (or vector) `start` on. In place of what lies beyond the last it reads the last.
+    /// Writes a function that reads the step from row (or vector) `start` on. In place of what lies beyond the last it
+    /// reads the last.
     pub(super) fn fetch(&mut self) {
         self.open("struct Step {");
         self.arrays().iter().for_each(|array| self.line(array.declaration()));

@@ -39,7 +39,8 @@ impl<'k> PhaseWork<'k> {
 }
 
 impl Emitter<'_> {
-    /// Emits a phase: the loop over elements that reduces, stores and folds each value as soon as its operands are known.
+    /// Emits a phase: the loop over elements that reduces, stores and folds each value as soon as its operands are
+    /// known.
     pub(super) fn phase(&mut self, phase: usize) {
         let work = PhaseWork::new(self, phase);
         let roots = work.roots(self);

@@ -43,8 +43,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Index of a vector's element `j` along an axis of that extent, in whose steps are `inner` elements. Where axes end with rows it
-    /// is the row's number or the column's that counts: remainders of 64 bits cost more than reading an element.
+    /// Index of a vector's element `j` along an axis of that extent, in whose steps are `inner` elements. Where axes
+    /// end with rows it is the row's number or the column's that counts: remainders of 64 bits cost more than reading
+    /// an element.
     fn index_along(&self, inner: usize, extent: usize) -> String {
         let cols = self.kernel.cols;
         let (number, inner, repeats) = if self.counts_elements(inner, extent) {

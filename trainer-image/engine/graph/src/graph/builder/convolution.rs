@@ -1,12 +1,14 @@
-//! Convolutions along one axis, composed of other operators: the inputs of each output are gathered side by side (an explicit "im2col"), so that one
-//! matrix product computes all outputs. Gradients, precisions and executors are those of the operators.
+//! Convolutions along one axis, composed of other operators: the inputs of each output are gathered side by side (an
+//! explicit "im2col"), so that one matrix product computes all outputs. Gradients, precisions and executors are those
+//! of the operators.
 
 use super::{Var, concat};
 use crate::graph::GraphError;
 
 impl<'b> Var<'b> {
-    /// Convolution of this, `[batch, length, in]`, with `weight`, `[out, in, taps]`: `[batch, n, out]`, where
-    /// `n = (length + 2 * padding - taps) / stride + 1` and `y[i] = sum over k of weight[.., k] x[i * stride + k - padding]`. Beyond its ends, x is 0.
+    /// Convolution of this, `[batch, length, in]`, with `weight`, `[out, in, taps]`: `[batch, n, out]`, where `n =
+    /// (length + 2 * padding - taps) / stride + 1` and `y[i] = sum over k of weight[.., k] x[i * stride + k -
+    /// padding]`. Beyond its ends, x is 0.
     ///
     /// ```
     /// use pawl_graph::graph::{Builder, DType, Init};
@@ -36,8 +38,9 @@ impl<'b> Var<'b> {
         unfolded.matmul_t(weight.permute([0, 2, 1]).reshape([outputs, taps * inputs]))
     }
 
-    /// Transposed convolution of this, `[batch, length, in]`, with `weight`, `[in, out, taps]`: `[batch, n, out]`, where
-    /// `n = (length - 1) * stride + taps - 2 * padding` and `x[i]` adds `weight[.., k] x[i]` to `y[i * stride + k - padding]`.
+    /// Transposed convolution of this, `[batch, length, in]`, with `weight`, `[in, out, taps]`: `[batch, n, out]`,
+    /// where `n = (length - 1) * stride + taps - 2 * padding` and `x[i]` adds `weight[.., k] x[i]` to `y[i * stride + k
+    /// - padding]`.
     ///
     /// ```
     /// use pawl_graph::graph::{Builder, DType, Init};
@@ -84,10 +87,10 @@ impl<'b> Var<'b> {
         concat(&phases, 2).reshape([batch, steps * stride, outputs]).slice(1, 0, produced)
     }
 
-    /// Causal convolution of each channel of this, `[channels, batch, length]`, with its own `kernel`, `[channels, length]`:
-    /// `y[t] = sum over s <= t of kernel[t - s] x[s]`. Computed as products with Toeplitz matrices: `block` outputs at a time are a product of all inputs up
-    /// to them with a part of one matrix, `[length, block]` per channel, so that memory grows with `length * block` and half of the full product's
-    /// arithmetic is saved.
+    /// Causal convolution of each channel of this, `[channels, batch, length]`, with its own `kernel`, `[channels,
+    /// length]`: `y[t] = sum over s <= t of kernel[t - s] x[s]`. Computed as products with Toeplitz matrices: `block`
+    /// outputs at a time are a product of all inputs up to them with a part of one matrix, `[length, block]` per
+    /// channel, so that memory grows with `length * block` and half of the full product's arithmetic is saved.
     ///
     /// ```
     /// use pawl_graph::graph::{Builder, DType};
@@ -124,8 +127,8 @@ impl<'b> Var<'b> {
     }
 }
 
-/// The matrices `[channels, length, block]` whose element (r, c) is `kernel[length - block + c - r]`, and 0 where that index is negative: the last `block`
-/// columns of each channel's Toeplitz matrix. `block` divides the length.
+/// The matrices `[channels, length, block]` whose element (r, c) is `kernel[length - block + c - r]`, and 0 where that
+/// index is negative: the last `block` columns of each channel's Toeplitz matrix. `block` divides the length.
 fn toeplitz<'b>(kernel: Var<'b>, block: usize) -> Var<'b> {
     let (channels, length) = (kernel.dim(0), kernel.dim(1));
     let blocks = length / block;
@@ -134,8 +137,8 @@ fn toeplitz<'b>(kernel: Var<'b>, block: usize) -> Var<'b> {
         (0..blocks).rev().map(|j| kernel.slice(1, j * block, block)).chain([zeros]).collect();
     let latest_first = concat(&latest_first, 1);
     let from = |start: usize| latest_first.slice(1, start, length).reshape([channels, blocks, block]);
-    // Element (r, c) of a square block is element c - r of these periods, counted from the end where it is negative. A sequence of equal rows that is
-    // cut into rows that are one element shorter moves them by one element each.
+    // Element (r, c) of a square block is element c - r of these periods, counted from the end where it is negative. A
+    // sequence of equal rows that is cut into rows that are one element shorter moves them by one element each.
     let width = 2 * block;
     let period = concat(&[from(0), from(block)], 2).reshape([channels, blocks, 1, width]);
     let rows = period.broadcast([channels, blocks, block, width]).reshape([channels, blocks, block * width]);

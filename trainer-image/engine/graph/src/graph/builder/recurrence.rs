@@ -4,7 +4,8 @@ use super::{Var, concat};
 use crate::graph::GraphError;
 
 impl<'b> Var<'b> {
-    /// Sums over indices `0 ..= i` of `axis`, for each i: shape of this. Unrolled, for short axes: one kernel, which reads and writes each element once.
+    /// Sums over indices `0 ..= i` of `axis`, for each i: shape of this. Unrolled, for short axes: one kernel, which
+    /// reads and writes each element once.
     #[track_caller]
     pub fn cumulative_sum(self, axis: usize) -> Self {
         let mut sum: Option<Var<'b>> = None;
@@ -16,13 +17,13 @@ impl<'b> Var<'b> {
         concat(&sums, axis)
     }
 
-    /// Long short-term memory, one layer in one direction, over `[batch, steps, 4 hidden]`: what inputs contribute to the gates, both biases included.
-    /// `recurrent` is `[4 hidden, hidden]`; the result, `[batch, steps, hidden]`, the hidden states. The gates are in PyTorch's order (input, forget,
-    /// cell, output), and the state before the first step is zero:
-    /// `c = sigmoid(f) c + sigmoid(i) tanh(g)`, `h = sigmoid(o) tanh(c)`.
+    /// Long short-term memory, one layer in one direction, over `[batch, steps, 4 hidden]`: what inputs contribute to
+    /// the gates, both biases included. `recurrent` is `[4 hidden, hidden]`; the result, `[batch, steps, hidden]`, the
+    /// hidden states. The gates are in PyTorch's order (input, forget, cell, output), and the state before the first
+    /// step is zero: `c = sigmoid(f) c + sigmoid(i) tanh(g)`, `h = sigmoid(o) tanh(c)`.
     ///
-    /// A step is a product and one elementwise kernel, which writes its part of the result; so is a step of the backward pass, which reads the gates and
-    /// cell states that were kept.
+    /// A step is a product and one elementwise kernel, which writes its part of the result; so is a step of the
+    /// backward pass, which reads the gates and cell states that were kept.
     ///
     /// ```
     /// use pawl_graph::graph::{Builder, DType, Init};

@@ -3,8 +3,9 @@
 use super::Var;
 use crate::graph::Op;
 
-/// Rows `offsets[i] .. offsets[i + 1]` of an array are segment i. Offsets are U32 `[n + 1]`, ascending; rows after the last offset are padding, so that
-/// a program of static shapes takes any number of rows up to the extent. Sums are in the order of rows and without atomics: equal on every run.
+/// Rows `offsets[i] .. offsets[i + 1]` of an array are segment i. Offsets are U32 `[n + 1]`, ascending; rows after the
+/// last offset are padding, so that a program of static shapes takes any number of rows up to the extent. Sums are in
+/// the order of rows and without atomics: equal on every run.
 ///
 /// Attention over the incoming edges of each node, edges sorted by destination:
 ///
@@ -36,7 +37,8 @@ impl<'b> Var<'b> {
         self.builder.push(Op::SegmentSum, &[self, offsets, order])
     }
 
-    /// Row i for each row of segment i, and zeros in the padding: `[n, ..]` to `[rows, ..]`. The transpose of [`Var::segment_sum`].
+    /// Row i for each row of segment i, and zeros in the padding: `[n, ..]` to `[rows, ..]`. The transpose of
+    /// [`Var::segment_sum`].
     #[track_caller]
     pub fn segment_repeat(self, offsets: Var<'b>, rows: usize) -> Self {
         self.builder.push(Op::SegmentRepeat { rows }, &[self, offsets])
@@ -48,9 +50,10 @@ impl<'b> Var<'b> {
         self.builder.push(Op::SegmentSoftmax, &[self, offsets])
     }
 
-    /// Rows `indices` (U32 `[e]`): `[n, ..]` to `[e, ..]`, as [`Var::gather`] along axis 0, with a gradient that is a segment sum instead of a scatter.
-    /// `order` (U32 `[m]`) names the rows of the result by ascending index, and rows `order[offsets[i]] .. order[offsets[i + 1]]` (offsets U32 `[n + 1]`)
-    /// are those with index i. Padding that `order` leaves out, after the last offset, has no gradient.
+    /// Rows `indices` (U32 `[e]`): `[n, ..]` to `[e, ..]`, as [`Var::gather`] along axis 0, with a gradient that is a
+    /// segment sum instead of a scatter. `order` (U32 `[m]`) names the rows of the result by ascending index, and rows
+    /// `order[offsets[i]] .. order[offsets[i + 1]]` (offsets U32 `[n + 1]`) are those with index i. Padding that
+    /// `order` leaves out, after the last offset, has no gradient.
     #[track_caller]
     pub fn gather_by(self, indices: Var<'b>, order: Var<'b>, offsets: Var<'b>) -> Self {
         self.builder.push(Op::Gather { axis: 0 }, &[self, indices, order, offsets])

@@ -2,11 +2,11 @@
 
 use super::Var;
 
-/// Gated residual networks from a number to `hidden`, one for each of F features, with layers of `width` in between. Parameters of all features are
-/// stacked along axis 0; each pair is a weight and a bias.
+/// Gated residual networks from a number to `hidden`, one for each of F features, with layers of `width` in between.
+/// Parameters of all features are stacked along axis 0; each pair is a weight and a bias.
 ///
-/// For the value x of a feature: `o = W3 d(elu(W2 d(elu(w1 x + b1)) + b2)) + b3`, `g = sigmoid(V2 d(relu(v1 x + c1)) + c2)`, `s = w x + b`;
-/// the result is `layer_norm(g o + (1 - g) s) * gain + shift`. d is dropout.
+/// For the value x of a feature: `o = W3 d(elu(W2 d(elu(w1 x + b1)) + b2)) + b3`, `g = sigmoid(V2 d(relu(v1 x + c1)) +
+/// c2)`, `s = w x + b`; the result is `layer_norm(g o + (1 - g) s) * gain + shift`. d is dropout.
 #[derive(Debug, Clone, Copy)]
 pub struct FeatureNetworks<'b> {
     /// `[F, 1, width]`, `[F, 1, width]`
@@ -41,9 +41,10 @@ pub struct FeatureDropout<'b, 'n> {
 impl<'b> FeatureNetworks<'b> {
     /// `sum over f of weights[.., f] * network f of x[.., f]`, for `x` and `weights` `[rows, F]`: `[rows, hidden]`.
     ///
-    /// Products are computed for `chunk` features at a time, in scopes `chunk.0`, `chunk.1`, ..; what follows a product is added to the sum so far, feature
-    /// by feature. With these scopes in [`Recipe::rematerialize`](crate::recipe::Recipe::rematerialize), memory for the backward pass grows with
-    /// `rows * chunk * hidden` instead of `rows * F * hidden`: of each chunk only `x` and `weights` are kept.
+    /// Products are computed for `chunk` features at a time, in scopes `chunk.0`, `chunk.1`, ..; what follows a product
+    /// is added to the sum so far, feature by feature. With these scopes in
+    /// [`Recipe::rematerialize`](crate::recipe::Recipe::rematerialize), memory for the backward pass grows with `rows *
+    /// chunk * hidden` instead of `rows * F * hidden`: of each chunk only `x` and `weights` are kept.
     #[track_caller]
     pub fn weighted_sum(
         &self,
@@ -76,7 +77,8 @@ impl<'b> FeatureNetworks<'b> {
                 };
                 (first..first + count).map(term).collect::<Vec<_>>()
             });
-            // Outside of the chunk: whoever reads the sum in the backward pass would have all chunks computed again at once.
+            // Outside of the chunk: whoever reads the sum in the backward pass would have all chunks computed again at
+            // once.
             for term in terms {
                 sum = Some(sum.map_or(term, |sum| sum + term));
             }

@@ -8,8 +8,8 @@ use crate::graph::{
     UnaryOp,
 };
 
-/// A value of a program under construction. Binary operators broadcast both sides (inserting [`Op::Broadcast`]); a number on the
-/// right is a constant of the left side's dtype.
+/// A value of a program under construction. Binary operators broadcast both sides (inserting [`Op::Broadcast`]); a
+/// number on the right is a constant of the left side's dtype.
 #[derive(Clone, Copy)]
 pub struct Var<'b> {
     pub(super) builder: &'b Builder,
@@ -155,7 +155,8 @@ impl<'b> Var<'b> {
         self.both(other, Op::Binary(BinaryOp::Min))
     }
 
-    /// `a` where this (Bool) is true, else `b`, elementwise. All three broadcast to one shape; `a` and `b` have one dtype.
+    /// `a` where this (Bool) is true, else `b`, elementwise. All three broadcast to one shape; `a` and `b` have one
+    /// dtype.
     #[track_caller]
     pub fn select(self, a: Var<'b>, b: impl Operand<'b>) -> Self {
         let b = b.beside(a);
@@ -172,8 +173,8 @@ impl<'b> Var<'b> {
         if self.dtype() == dtype { self } else { self.apply(Op::Cast(dtype)) }
     }
 
-    /// Matrix product `self @ other` over the last two axes: `[.., m, k]` by `[.., k, n]` is `[.., m, n]`, of one float dtype. A rank-2 `other`
-    /// multiplies every row of a `self` of higher rank.
+    /// Matrix product `self @ other` over the last two axes: `[.., m, k]` by `[.., k, n]` is `[.., m, n]`, of one float
+    /// dtype. A rank-2 `other` multiplies every row of a `self` of higher rank.
     #[track_caller]
     pub fn matmul(self, other: Var<'b>) -> Self {
         self.product(other, false, false)
@@ -305,23 +306,26 @@ impl<'b> Var<'b> {
         self.builder.push(Op::Gather { axis }, &[self, indices])
     }
 
-    /// Adds these updates at `indices` (U32) along `axis` of an array of zeros whose extent there is `extent`: the transpose of [`Var::gather`].
+    /// Adds these updates at `indices` (U32) along `axis` of an array of zeros whose extent there is `extent`: the
+    /// transpose of [`Var::gather`].
     #[track_caller]
     pub fn scatter_add(self, axis: usize, extent: usize, indices: Var<'b>) -> Self {
         self.builder.push(Op::ScatterAdd { axis, extent }, &[self, indices])
     }
 
-    /// Attention with this as queries `[b,h,t,d]`, and keys and values `[b,g,s,d]`, of one float dtype; `g` divides `h`. The result is `[b,h,t,d]`.
+    /// Attention with this as queries `[b,h,t,d]`, and keys and values `[b,g,s,d]`, of one float dtype; `g` divides
+    /// `h`. The result is `[b,h,t,d]`.
     #[track_caller]
     pub fn attention(self, keys: Var<'b>, values: Var<'b>, spec: AttentionSpec) -> Self {
         let out = self.builder.push(Op::Attention(spec), &[self, keys, values]);
-        // Side results directly follow their operator, where the gradient finds them; simplification removes this one when it is not used.
+        // Side results directly follow their operator, where the gradient finds them; simplification removes this one
+        // when it is not used.
         out.side(1);
         out
     }
 
-    /// Attention of normalised queries (this) and keys: see [`Op::NormedAttention`]. `vectors` are the biases of queries, keys and values, and
-    /// the gain.
+    /// Attention of normalised queries (this) and keys: see [`Op::NormedAttention`]. `vectors` are the biases of
+    /// queries, keys and values, and the gain.
     #[track_caller]
     pub fn normed_attention(
         self,
@@ -343,8 +347,8 @@ impl<'b> Var<'b> {
         self.apply(Op::StopGradient)
     }
 
-    /// The value (a scalar) with given derivatives: the second of each pair in `given` is the derivative with respect to the first. See
-    /// [`Op::GivenGradient`].
+    /// The value (a scalar) with given derivatives: the second of each pair in `given` is the derivative with respect
+    /// to the first. See [`Op::GivenGradient`].
     #[track_caller]
     pub fn with_gradients(self, given: &[(Var<'b>, Var<'b>)]) -> Self {
         let operands: Vec<Var<'b>> = std::iter::once(self).chain(given.iter().flat_map(|&(x, d)| [x, d])).collect();
@@ -432,9 +436,10 @@ impl<'b> Var<'b> {
         positive.select(self, below.exp() - 1.0)
     }
 
-    /// Dropout: each element is zeroed with this probability, else divided by `1 - probability`. The random numbers are a pure function of
-    /// `name`, the U32 scalar `counter` and the element's index: recomputation for the backward pass draws the same
-    /// mask. Each dropout of a program has its own name, and each micro-step of each rank its own counter.
+    /// Dropout: each element is zeroed with this probability, else divided by `1 - probability`. The random numbers are
+    /// a pure function of `name`, the U32 scalar `counter` and the element's index: recomputation for the backward pass
+    /// draws the same mask. Each dropout of a program has its own name, and each micro-step of each rank its own
+    /// counter.
     #[track_caller]
     pub fn dropout(self, name: &str, counter: Var<'b>, probability: f64) -> Self {
         let kept = self.builder.random(name, counter, self.shape()).greater_equal(probability);
