@@ -1,7 +1,8 @@
 """Runs a script of a framework with a fault in a backward pass, as a GPU would cause it: planted.py SCRIPT FAULT.
 
-Faults are OutOfMemory and Hang; `none` only counts the backward passes, and prints their number at the end. With SLOW, each
-backward pass of a training takes that many seconds more.
+Faults are OutOfMemory and Hang, Warm (the first 16 backward passes are slow) and Slower (each is slower than the one before);
+`none` only counts the backward passes, and prints their number at the end. With SLOW, each backward pass of a training takes that
+many seconds more.
 """
 
 import atexit
@@ -25,7 +26,7 @@ real, passes = torch.Tensor.backward, 0
 def backward(*arguments: Any, **options: Any) -> Any:
     global passes
     passes += 1
-    time.sleep(pause)
+    time.sleep({"Warm": 0.08 if passes <= 16 else 0.02, "Slower": 0.004 * passes}.get(fault, pause))
     if passes == 8 and fault == "OutOfMemory":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     while passes == 8 and fault == "Hang":

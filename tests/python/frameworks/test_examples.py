@@ -85,6 +85,19 @@ def test_measure(framework: str, launch: Launch) -> None:
     assert report["losses"] and 0 <= report["loaderWaitShare"] <= 1 and report["peakMemoryBytes"] > 1 << 20
 
 
+@pytest.mark.parametrize(("fault", "steps", "steady"), [("Warm", 42, None), ("Slower", 102, False)])
+@every_framework
+def test_a_measurement_has_further_windows_until_its_speed_is_steady(
+    framework: str, fault: str, steps: int, steady: bool | None, launch: Launch
+) -> None:
+    launch.plan |= {"settings": settings(batchPerGpu=16), "budget": {"warmupSteps": 2, "windowSteps": 20}}
+    process = launch.start(PLANTED, arguments=[str(script(framework)), fault], **torchrun(0, 1, port()))
+    _, err = process.communicate(timeout=300)
+    report = launch.report()
+    assert (process.returncode, report["outcome"], report.get("steady")) == (0, "Done", steady), err
+    assert report["steps"] == steps
+
+
 @every_framework
 def test_preflight(framework: str, launch: Launch) -> None:
     launch.plan |= {"kind": "Preflight", "budget": {}, "settings": settings()}

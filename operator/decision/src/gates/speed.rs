@@ -171,8 +171,8 @@ fn not_steady(subject: &Subject<'_>) -> Verdict {
 
 fn unsteady(subject: &Subject<'_>) -> String {
     format!(
-        "{} pairs had a launch whose speed still changed within its window, also after it was extended: raise \
-         analysis.warmupSteps or analysis.windowSteps",
+        "{} pairs had a launch whose speed still changed within its window, also in the last one of those that it could have: \
+         raise analysis.warmupSteps or analysis.windowSteps",
         subject.comparison.unsteady()
     )
 }

@@ -91,6 +91,11 @@ class Budget:
         left = max(0, budget - self._position.items)
         return self._position.step + math.ceil(left / (items * self._world_size))
 
+    def most_steps(self, items: int) -> int | None:
+        """As :meth:`steps`, but with all windows that a measurement may need: for a loop that is given its length before the first
+        step, and ended earlier."""
+        return self._plan.most_measured_steps if self._plan.kind == "Measure" else self.steps(items)
+
     def warmup(self, steps: int | None) -> int:
         """Steps that the throughput leaves out; at most a quarter of the ``steps`` of a training."""
         if self._plan.warmup_steps is not None:

@@ -179,7 +179,7 @@ def _length(run: Run) -> dict[str, Any]:
         return {"num_train_epochs": 0, "max_steps": -1, "lr_scheduler_type": "constant", "lr_scheduler_kwargs": None}
     if budget.epochs is not None:
         return {"num_train_epochs": budget.epochs, "max_steps": -1}
-    return {"max_steps": max(1, run.budget.steps(run.batch_size * run.accumulation_steps) or 0)}
+    return {"max_steps": max(1, run.budget.most_steps(run.batch_size * run.accumulation_steps) or 0)}
 
 
 def _has_length(checkpoint: Path | None) -> bool:
@@ -204,7 +204,8 @@ class PawlCallback(_Callback):  # type: ignore[misc]
             return
         if args.logging_nan_inf_filter or args.eval_strategy != "no":
             raise InvalidPlan("TrainingArguments: not those of hf.arguments(): use TrainingArguments(**hf.arguments(...))")
-        run.start(items_per_epoch=_items_per_epoch(kwargs.get("train_dataloader"), args, run.world_size))
+        # The callback stops the Trainer, at its last step at the latest.
+        run.start(items_per_epoch=_items_per_epoch(kwargs.get("train_dataloader"), args, run.world_size), until_done=True)
         # The Trainer reads it after this callback.
         args.eval_on_start = run.should_evaluate
         if state.global_step != run.step_count:

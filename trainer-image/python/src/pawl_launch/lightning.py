@@ -143,7 +143,7 @@ def _fsdp(run: Run) -> Any:
 
 def _length(run: Run, accumulation: int) -> dict[str, Any]:
     epochs = run.budget.epochs
-    steps = -1 if epochs is not None else max(1, run.budget.steps(run.batch_size * accumulation) or 0)
+    steps = -1 if epochs is not None else max(1, run.budget.most_steps(run.batch_size * accumulation) or 0)
     found: dict[str, Any] = {"max_steps": steps, "max_epochs": -1 if epochs is None else epochs}
     if not run.validates:
         return found | {"limit_val_batches": 0}
@@ -180,7 +180,8 @@ class PawlCallback(_Callback):  # type: ignore[misc]
         handle_signals()
         # Before the start, which ends a preflight.
         _require_batch_size(trainer, run)
-        run.start(items_per_epoch=_items_per_epoch(trainer, run))
+        # The callback stops the Trainer, at its last step at the latest.
+        run.start(items_per_epoch=_items_per_epoch(trainer, run), until_done=True)
         if trainer.global_step != run.step_count:
             raise Unsupported(
                 f"fit() begins at step {trainer.global_step}, the checkpoint is of step {run.step_count}: call "

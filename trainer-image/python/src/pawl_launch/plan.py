@@ -12,7 +12,7 @@ from typing import Any
 
 from .contract_settings import DEFAULTS
 from .outcome import InvalidPlan
-from .steady import BLOCKS
+from .steady import BLOCKS, EXTENSIONS
 
 CONTRACT = 1
 """The version of the contract between Pawl and trainers."""
@@ -131,6 +131,11 @@ class Plan:
     def measured_steps(self) -> int:
         """Steps of a complete measurement."""
         return (self.warmup_steps or 0) + (self.window_steps or 0)
+
+    @property
+    def most_measured_steps(self) -> int:
+        """Steps of a measurement whose window is replaced as often as it may be."""
+        return self.measured_steps + EXTENSIONS * (self.window_steps or 0)
 
     @property
     def evaluates(self) -> bool:

@@ -115,10 +115,7 @@ class Run(Identity):
             LaunchEnd: The launch is a preflight, or was requested to stop; it exits the process.
             Unsupported: A setting of the plan was not read.
         """
-        # A framework that has its own loop knows the number of steps before the first one.
-        self._extends = not self.by_hand and self.kind == "Measure"
-        self._throughput.limit = self._plan.window_limit(self.world_size) if self._extends else None
-        self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)))
+        self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)), until_done=True)
         place = self.place_in(loader)
         while not self.is_done:
             for batch in self._timed(place.begin(self.seed)):
@@ -134,10 +131,16 @@ class Run(Identity):
                 self._validate()
                 return
 
-    def start(self, *, evaluate: Evaluate | None = None, items_per_epoch: int | None = None) -> None:
-        """Begins the launch; :meth:`steps` calls it. Ends a preflight."""
+    def start(self, *, evaluate: Evaluate | None = None, items_per_epoch: int | None = None, until_done: bool = False) -> None:
+        """Begins the launch; :meth:`steps` calls it. Ends a preflight.
+
+        ``until_done``: the loop ends when :attr:`is_done` is true, and not before. Only then may a measurement end earlier, by time, or
+        later, with another window.
+        """
         if self._started:
             return
+        self._extends = until_done and not self.by_hand and self.kind == "Measure"
+        self._throughput.limit = self._plan.window_limit(self.world_size) if self._extends else None
         self.settings.require_read()
         self._budget.items_per_epoch = self._reporter.items_per_epoch = items_per_epoch
         self._evaluate = evaluate
