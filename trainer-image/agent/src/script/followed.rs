@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::{MAX_LINE, Patterns, Reading};
-use pawl_contract::plan::LaunchPlan;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
 use rustix::process::Signal;
@@ -36,6 +36,8 @@ struct State {
     meter: Option<Meter>,
     /// The newest line that names an error, and its outcome.
     error: Option<(Outcome, String)>,
+    /// The first line that says that memory ran out.
+    lacks_memory: Option<String>,
     tracebacks: Tracebacks,
 }
 
@@ -43,7 +45,7 @@ impl Followed {
     /// A rank that starts. `measured`: what is known of its script, if it is measured.
     pub(crate) fn new(plan: &LaunchPlan, measured: Option<Expected>) -> Self {
         let meter = measured.map(|expected| Meter::new(plan, expected));
-        Self(Arc::new(Mutex::new(State { meter, error: None, tracebacks: Tracebacks::default() })))
+        Self(Arc::new(Mutex::new(State { meter, error: None, lacks_memory: None, tracebacks: Tracebacks::default() })))
     }
 
     /// Adds what the rank reported now.
@@ -133,9 +135,10 @@ impl Followed {
         last_words: &str,
     ) -> (Exit, Report) {
         let mut state = self.0.lock();
-        let State { meter, error, tracebacks } = &mut *state;
+        let State { meter, error, lacks_memory, tracebacks } = &mut *state;
         let cause = tracebacks.cause().unwrap_or_else(|| format!("its last output: {last_words}"));
-        let (outcome, message) = judged(meter.as_mut(), error.as_ref(), exit, asked, &cause);
+        let judged = judged(meter.as_mut(), error.as_ref(), exit, asked, &cause);
+        let (outcome, message) = with_memory(plan.kind, judged, lacks_memory.as_deref());
         let bare = Report { message, ..Report::bare(plan, rank, outcome) };
         let report = meter.as_ref().map_or_else(|| bare.clone(), |meter| meter.complete(bare.clone()));
         // What a signal means is decided by what the agent did to the rank.
@@ -196,6 +199,20 @@ fn judged(
     }
 }
 
+/// What is said of a launch that ended well although memory ran out. What it measured is not that of its settings.
+fn with_memory(kind: LaunchKind, judged: (Outcome, String), line: Option<&str>) -> (Outcome, String) {
+    match (judged, line) {
+        ((Outcome::Done, message), Some(line)) => {
+            let why = format!("{line}; the script went on, with fewer or smaller batches than those of its settings");
+            match kind {
+                LaunchKind::Train => (Outcome::Done, if message.is_empty() { why } else { message }),
+                _ => (Outcome::OutOfMemory, why),
+            }
+        }
+        (judged, _) => judged,
+    }
+}
+
 /// How a script ended, and by what. `cause`: its last exception or output.
 fn ending(exit: Exit, error: Option<&(Outcome, String)>, cause: &str) -> String {
     let exit = match exit {
@@ -242,6 +259,9 @@ impl Tap {
         let text = String::from_utf8_lossy(&self.line);
         {
             let mut state = self.followed.0.lock();
+            if state.lacks_memory.is_none() && signs::lacks_memory(&text) {
+                state.lacks_memory = Some(text.trim().to_owned());
+            }
             if state.tracebacks.read(&text)
                 && let Some(outcome) = signs::outcome(&text)
             {

@@ -144,6 +144,8 @@ pub(crate) struct Meter {
     validation: Option<Validation>,
     /// Whether the newest validation came without its step, after the newest reading of training.
     validated_since: bool,
+    /// Number of readings of training after which a validation came, so that the time to the next one is not that of steps.
+    validations_between: u64,
     /// Set once.
     pub(super) verdict: Option<Verdict>,
 }
@@ -201,6 +203,7 @@ impl Meter {
             first_validation: None,
             validation: None,
             validated_since: false,
+            validations_between: 0,
             verdict: None,
         }
     }
@@ -280,7 +283,7 @@ impl Meter {
                 self.validated_since = step.is_none() && items.is_none();
                 let (step, items) = self.position(step, items);
                 let (_, items) = self.count.absolute((step, items), self.step);
-                self.mark = None;
+                self.validations_between += u64::from(self.mark.take().is_some());
                 if self.seen_all.is_some() && self.verdict.is_none() {
                     self.verdict = Some(Verdict::Complete);
                 }

@@ -52,9 +52,37 @@ pub(super) fn outcome(line: &str) -> Option<Outcome> {
     begins.or_else(contains).map(|(_, outcome)| *outcome)
 }
 
+/// Whether `line` says that memory ran out, in an exception or in the script's own words: a script that goes on after it has left out
+/// a batch, or has made it smaller.
+pub(super) fn lacks_memory(line: &str) -> bool {
+    if matches!(outcome(line), Some(Outcome::OutOfMemory | Outcome::HostOutOfMemory)) {
+        return true;
+    }
+    let lower = line.to_ascii_lowercase();
+    let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
+    let goes_on = || words().any(|word| ["skip", "retr", "reduc", "halv", "caught"].iter().any(|stem| word.starts_with(stem)));
+    lower.contains("out of memory") || words().any(|word| word == "oom") && goes_on()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_says_that_memory_ran_out_in_its_own_words() {
+        for line in [
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "| WARNING: ran out of memory, skipping batch",
+            "WARNING: OOM in all workers, skipping update",
+            "Out of memory: retrying with batch size 4",
+            "[rank1]: caught OOM, halving the batch",
+        ] {
+            assert!(lacks_memory(line), "{line}");
+        }
+        for line in ["step 3: loss 0.5", "OOM-safe mode", "room for memory", "skipping batch 3", "memory 40 GiB of 80 GiB"] {
+            assert!(!lacks_memory(line), "{line}");
+        }
+    }
 
     #[test]
     fn exceptions_are_recognized_and_other_text_is_not() {

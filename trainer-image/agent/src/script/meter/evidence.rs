@@ -140,6 +140,13 @@ impl Meter {
                  report the steps more often"
             ));
         }
+        if self.kind == LaunchKind::Measure && self.rate().is_none() && self.validations_between > 1 {
+            return Some(
+                "validates after each report of its steps, so that no time is that of steps alone: have it validate less often in \
+                 launches that measure speed, with its option for the interval, or report the steps more often"
+                    .to_owned(),
+            );
+        }
         if self.kind == LaunchKind::Measure && self.rate().is_none() {
             let warmup = self.budget.warmup_steps.unwrap_or(WARMUP);
             return Some(format!(
