@@ -67,8 +67,15 @@ impl std::error::Error for ManifestErrors {}
 /// # Errors
 /// [`ManifestErrors`] when the file cannot be read, is larger than 1 MiB or not UTF-8, and as [`parse`].
 pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
-    let source = path.display().to_string();
-    let refuse = |message: String| Err(ManifestErrors::about_file(&source, message));
+    parse(&text_of(path)?, &path.display().to_string())
+}
+
+/// The text of the manifest at `path`.
+///
+/// # Errors
+/// [`ManifestErrors`] when the file cannot be read, is larger than 1 MiB or not UTF-8.
+pub fn text_of(path: &Path) -> Result<String, ManifestErrors> {
+    let refuse = |message: String| Err(ManifestErrors::about_file(&path.display().to_string(), message));
     match std::fs::metadata(path) {
         Ok(facts) if facts.len() > MAX_BYTES => {
             return refuse(format!(
@@ -80,7 +87,7 @@ pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
         _ => {}
     }
     match std::fs::read(path).map(String::from_utf8) {
-        Ok(Ok(text)) => parse(&text, &source),
+        Ok(Ok(text)) => Ok(text),
         Ok(Err(_)) => refuse("is not UTF-8 text: is it the right file?".to_owned()),
         Err(error) => refuse(format!("cannot be read: {error}")),
     }
@@ -94,7 +101,49 @@ pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
 /// [`ManifestErrors`] with every syntax error, schema violation, or violated rule of [`pawl_api::validate()`] (those of
 /// the first of these steps that fails), each with its location, field and remedy.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, ManifestErrors> {
-    let mut tree = tree::read(text).map_err(|e| ManifestErrors { source: source.to_owned(), errors: vec![e] })?;
+    let tree = tree::read(text).map_err(|e| ManifestErrors { source: source.to_owned(), errors: vec![e] })?;
+    job_of(tree, source)
+}
+
+/// The TrainingJobs of a manifest of several documents, and what its other documents are, such as `Namespace team`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Documents {
+    /// The TrainingJobs, in the order of the file; never empty.
+    pub jobs: Vec<TrainingJob>,
+    /// Kind and name of each document that is no TrainingJob.
+    pub others: Vec<String>,
+}
+
+/// Reads a manifest of any number of YAML documents, of which at least one is a TrainingJob. Documents of other kinds are
+/// named, and not read any further.
+///
+/// # Errors
+/// [`ManifestErrors`] with all errors of all TrainingJobs, as [`parse`]. A text without a TrainingJob is read as one.
+pub fn parse_all(text: &str, source: &str) -> Result<Documents, ManifestErrors> {
+    let whole = |error| ManifestErrors { source: source.to_owned(), errors: vec![error] };
+    let mut trees = tree::read_all(text).map_err(whole)?;
+    if trees.is_empty() {
+        return Err(whole(tree::empty()));
+    }
+    let is_job = |tree: &Tree| tree.text("kind").is_none_or(|kind| kind == "TrainingJob");
+    let others =
+        if trees.iter().any(is_job) { trees.extract_if(.., |tree| !is_job(tree)).collect() } else { Vec::new() };
+    let (mut jobs, mut errors) = (Vec::new(), Vec::new());
+    for tree in trees {
+        match job_of(tree, source) {
+            Ok(job) => jobs.push(job),
+            Err(found) => errors.extend(found.errors),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(ManifestErrors { source: source.to_owned(), errors });
+    }
+    let name = |tree: &Tree| tree.json().pointer("/metadata/name").and_then(Value::as_str).unwrap_or("").to_owned();
+    let named = |tree: &Tree| format!("{} {}", tree.text("kind").unwrap_or_default(), name(tree));
+    Ok(Documents { jobs, others: others.iter().map(named).collect() })
+}
+
+fn job_of(mut tree: Tree, source: &str) -> Result<TrainingJob, ManifestErrors> {
     tree.remove("status");
     let problems = check::check(&tree, &SCHEMA);
     if !problems.is_empty() {

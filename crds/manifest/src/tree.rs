@@ -42,17 +42,10 @@ pub(crate) struct Entry {
 
 /// Reads one document.
 pub(crate) fn read(text: &str) -> Result<Tree, ManifestError> {
-    let options = serde_saphyr::options! { with_snippet: false };
-    let about = |location: Option<Location>, message: String| {
-        let (line, column) = location.as_ref().map_or((0, 0), place);
-        ManifestError { line, column, field: String::new(), message }
-    };
-    let documents = serde_saphyr::from_multiple_with_options::<Tree>(text, options)
-        .map_err(|error| about(error.location(), unreadable(&error)))?;
-    let mut documents = documents.into_iter();
+    let mut documents = read_all(text)?.into_iter();
     match (documents.next(), documents.next()) {
         (Some(tree), None) => Ok(tree),
-        (None, _) => Err(about(None, "is empty: write a TrainingJob".to_owned())),
+        (None, _) => Err(empty()),
         (Some(_), Some(second)) => Err(ManifestError {
             line: second.place.0,
             column: second.place.1,
@@ -60,6 +53,20 @@ pub(crate) fn read(text: &str) -> Result<Tree, ManifestError> {
             message: "a second document begins here: keep one TrainingJob per file".to_owned(),
         }),
     }
+}
+
+/// Reads all documents; their locations are those in the whole text.
+pub(crate) fn read_all(text: &str) -> Result<Vec<Tree>, ManifestError> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_multiple_with_options::<Tree>(text, options).map_err(|error| {
+        let (line, column) = error.location().as_ref().map_or((0, 0), place);
+        ManifestError { line, column, field: String::new(), message: unreadable(&error) }
+    })
+}
+
+/// The error for a text without a document.
+pub(crate) fn empty() -> ManifestError {
+    ManifestError { line: 0, column: 0, field: String::new(), message: "is empty: write a TrainingJob".to_owned() }
 }
 
 /// What the parser refuses, with its remedy. Without the location, which is printed separately.
@@ -139,6 +146,15 @@ impl Tree {
                 let present = entries.iter().filter(|e| !matches!(e.value.node, Node::Scalar(Value::Null)));
                 Value::Object(present.map(|e| (e.key.clone(), e.value.json())).collect::<Map<_, _>>())
             }
+        }
+    }
+
+    /// The text of `key` of the outermost map.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        let Node::Map(entries) = &self.node else { return None };
+        match &entries.iter().find(|entry| entry.key == key)?.value.node {
+            Node::Text(text) => Some(text),
+            _ => None,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::examples;
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_manifest::{load, parse};
+use pawl_manifest::{load, parse, parse_all};
 use std::path::{Path, PathBuf};
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -46,6 +46,31 @@ job.json:3:16: spec.settings.precision: \"fp4\" is not one of fp32, tf32, fp16, 
 job.json:3:36: spec.settings.batchPerGpu: 0 is too small: write at least 1
 job.json:4:16: spec.analysis.minPair: is not a field: did you mean minPairs?";
     assert_eq!(errors, expected);
+}
+
+#[test]
+fn each_training_job_of_several_documents_is_read_and_the_others_are_named() {
+    let job = |name: &str, more: &str| {
+        let head = "apiVersion: pawl.dev/v1alpha1\nkind: TrainingJob\n";
+        format!("{head}metadata: {{name: {name}}}\nspec:\n  workload: {{name: ups}}\n{more}")
+    };
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\nspec: {}\n";
+    let read =
+        parse_all(&["---\n", &job("a", ""), "---\n", claim, "---\n", &job("b", "")].concat(), "jobs.yaml").unwrap();
+    let names: Vec<_> = read.jobs.iter().map(|job| job.metadata.name.as_deref().unwrap()).collect();
+    assert_eq!((names, read.others), (vec!["a", "b"], vec!["PersistentVolumeClaim models".to_owned()]));
+
+    // Errors of all documents, with their lines in the whole file.
+    let wrong = [&job("a", "  seed: 1\n"), "---\n", &job("b", "  phase: []\n")].concat();
+    let errors = parse_all(&wrong, "jobs.yaml").unwrap_err();
+    let found: Vec<_> = errors.errors.iter().map(|error| (error.line, error.field.as_str())).collect();
+    assert_eq!(found, [(6, "spec.seed"), (13, "spec.phase")]);
+    assert_eq!(
+        parse_all("# nothing\n", "jobs.yaml").unwrap_err().to_string(),
+        "jobs.yaml: is empty: write a TrainingJob"
+    );
+    let none = parse_all(claim, "claim.yaml").unwrap_err().to_string();
+    assert!(none.contains("claim.yaml:2:") && none.contains("TrainingJob"), "{none}");
 }
 
 #[test]
