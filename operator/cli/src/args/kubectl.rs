@@ -158,15 +158,13 @@ pub enum KubectlCommand {
         #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = super::operator::IMAGE)]
         image: String,
     },
-    /// Check whether a manifest can run on this cluster, without running it.
-    Preflight {
-        /// The manifest; - is standard input.
-        #[arg(short, long = "filename", value_name = "FILE")]
-        file: PathBuf,
-        /// Output format.
-        #[arg(short, long, value_enum, default_value = "table")]
-        output: Output,
-    },
+    /// Check whether manifests can run on this cluster, without running them.
+    ///
+    /// Dry runs of each TrainingJob and of its gang (batch Job, pods, Service, claim) as yourself, and looks at what the API
+    /// server checks later or not at all: the operator of the namespace, the queue, what pods refer to, StorageClass, the
+    /// quotas and the nodes for all pods at once. What you may not read or try is `unknown`; pawl-edit suffices for the
+    /// TrainingJob itself, the built-in role edit for its gang. Exits with 2 if there is a problem.
+    Preflight(PreflightArgs),
     /// Print a completion script for the program kubectl-pawl.
     ///
     /// kubectl itself completes `kubectl pawl` when a link to pawl named kubectl_complete-pawl is in the PATH.
@@ -174,6 +172,24 @@ pub enum KubectlCommand {
         /// Shell to complete for.
         shell: Shell,
     },
+}
+
+/// `kubectl pawl preflight`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("manifests").required(true).multiple(true))]
+pub struct PreflightArgs {
+    /// The manifests, of any number of documents; - is standard input.
+    #[arg(group = "manifests", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The same, as kubectl names it; may be repeated.
+    #[arg(short = 'f', long = "filename", group = "manifests", value_name = "FILE")]
+    pub named: Vec<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Output,
+    /// Namespace of the operator, where its Deployment is read if you may not list those of all namespaces.
+    #[arg(long, value_name = "NAME", default_value = "pawl-system")]
+    pub operator_namespace: String,
 }
 
 /// What to do with the search of a job.

@@ -45,7 +45,8 @@ fn start(arguments: OperatorArgs) -> Result<(), Box<dyn Error>> {
     })
 }
 
-fn configuration(arguments: OperatorArgs, own_namespace: &str) -> Config {
+/// The configuration that the command line says.
+pub(super) fn configuration(arguments: OperatorArgs, own_namespace: &str) -> Config {
     let lease_namespace = arguments.lease_namespace.unwrap_or_else(|| own_namespace.to_owned());
     Config {
         // An empty variable is a list with one empty name.

@@ -4,6 +4,8 @@ use crate::args::StateArgs;
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_local::state::StateDir;
+#[cfg(feature = "cluster")]
+use pawl_manifest::Documents;
 use pawl_manifest::ManifestErrors;
 use std::io::Read;
 use std::path::Path;
@@ -28,6 +30,17 @@ pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     Ok(pawl_manifest::parse(&text, "<stdin>")?)
+}
+
+/// Reads all TrainingJobs in `file`, which may have several documents; `-` is standard input.
+#[cfg(feature = "cluster")]
+pub fn load_all(file: &Path) -> Result<Documents, SourceError> {
+    if file != Path::new("-") {
+        return Ok(pawl_manifest::parse_all(&pawl_manifest::text_of(file)?, &file.display().to_string())?);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(pawl_manifest::parse_all(&text, "<stdin>")?)
 }
 
 /// Prints every problem on a line of its own.

@@ -33,11 +33,15 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
 
 /// What has no effect, what cannot pay for itself, and what a cluster refuses unless the policy of its operator allows it.
 fn notes(job: &TrainingJob) -> Vec<String> {
-    let warnings = pawl_api::warnings(job).into_iter().map(|problem| problem.to_string());
-    let warnings = warnings.chain(pawl_decision::judging(job).warning()).map(|problem| format!("warning: {problem}"));
     let policy = Policy::default().problems(job);
     let policy = policy.into_iter().map(|problem| format!("note: on a cluster with the default policy: {problem}"));
-    warnings.chain(policy).collect()
+    warnings(job).into_iter().chain(policy).collect()
+}
+
+/// What has no effect, and what cannot pay for itself.
+pub(super) fn warnings(job: &TrainingJob) -> Vec<String> {
+    let warnings = pawl_api::warnings(job).into_iter().map(|problem| problem.to_string());
+    warnings.chain(pawl_decision::judging(job).warning()).map(|problem| format!("warning: {problem}")).collect()
 }
 
 #[cfg(test)]

@@ -239,7 +239,10 @@ fn completion_knows_commands_flags_jobs_and_phases() {
     assert_eq!(candidates(&["-n", "team", "logs", "t"]).0, ["toy"]);
     assert_eq!(candidates(&["pin", "toy", "--phase", "c"]).0, ["compile"]);
     assert!(candidates(&["status", "--wa"]).0.contains(&"--watch".to_owned()));
-    assert_eq!(candidates(&["preflight", "-f", ""]).1, "0", "files");
+    for files in [&["preflight", "-f", ""][..], &["preflight", "job"]] {
+        assert_eq!(candidates(files).1, "0", "{files:?}");
+    }
+    assert_eq!(candidates(&["preflight", "-o", ""]).1, "4");
     for shell in ["bash", "zsh", "fish"] {
         let script = program.pawl(&["completion", shell]);
         assert!(script.code == Some(0) && script.out.contains("kubectl-pawl"), "{shell}: {}", script.err);

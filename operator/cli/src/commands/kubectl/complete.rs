@@ -32,6 +32,8 @@ pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
     if file {
         return print(&format!(":{FILES}\n"));
     }
+    let of_preflight =
+        words[..last].iter().any(|word| word == "preflight") && !words[last].to_string_lossy().starts_with('-');
     let candidates =
         clap_complete::engine::complete(&mut completed(Plugin::command()), words, last, None).unwrap_or_default();
     let mut text = String::new();
@@ -43,14 +45,16 @@ pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
         }
         text.push('\n');
     }
-    print(&format!("{text}:{NO_FILES}\n"))
+    // Its arguments are files, unless an option is completed.
+    let directive = if of_preflight && !text.lines().any(|line| !line.starts_with('-')) { FILES } else { NO_FILES };
+    print(&format!("{text}:{directive}\n"))
 }
 
 /// `command` and its subcommands with the completers of their arguments, which are attached here so that the definition of the
 /// command line does not depend on the client of the cluster.
 fn completed(command: Command) -> Command {
     let command = command.mut_args(|argument| match argument.get_id().as_str() {
-        "namespace" => argument.add(ArgValueCompleter::new(namespaces)),
+        "namespace" | "operator_namespace" => argument.add(ArgValueCompleter::new(namespaces)),
         "context" => argument.add(ArgValueCompleter::new(contexts)),
         "name" => argument.add(ArgValueCompleter::new(jobs)),
         "phases" => argument.add(ArgValueCompleter::new(phases)),

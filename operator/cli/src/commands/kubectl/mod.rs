@@ -9,7 +9,6 @@ mod pin;
 mod preflight;
 mod report;
 mod restart;
-mod schedulable;
 mod search;
 mod session;
 mod status;
@@ -68,7 +67,7 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
             let directory = out.unwrap_or_else(|| PathBuf::from(&job.name));
             fetch::fetch(&session().await?, &job.name, &directory, &fetch::Selection { newest, image }).await
         }
-        KubectlCommand::Preflight { file, output } => preflight::preflight(&cluster, &file, output).await,
+        KubectlCommand::Preflight(arguments) => preflight::preflight(&cluster, &arguments).await,
         KubectlCommand::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Plugin::command(), "kubectl-pawl", &mut script);

@@ -49,6 +49,11 @@ impl Session {
         Ok(Self { client, namespace, server })
     }
 
+    /// The same connection with another namespace.
+    pub fn in_namespace(&self, namespace: String) -> Self {
+        Self { client: self.client.clone(), namespace, server: self.server.clone() }
+    }
+
     /// Describes a request, for the error if it fails.
     pub fn request(&self, verb: &'static str, resource: &'static str) -> Request<'_> {
         Request { verb, resource, namespace: &self.namespace, server: &self.server }
