@@ -4,6 +4,7 @@
 
 mod alone;
 mod gangs;
+mod kubectl_preflight;
 mod ladders;
 mod manifests;
 mod preflight;

@@ -22,7 +22,7 @@ fn chart_role(name: &str) -> Vec<Value> {
 }
 
 /// A service account of the scene with a role of the chart, and its kubeconfig.
-fn person(scene: &Scene, role: &str) -> PathBuf {
+pub fn person(scene: &Scene, role: &str) -> PathBuf {
     scene.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": role}}));
     scene.allow(role, chart_role(role));
     let token = succeed(&mut scene.kubectl(&["create", "token", role, "--duration=1h"]));
