@@ -160,10 +160,11 @@ pub enum KubectlCommand {
     },
     /// Check whether manifests can run on this cluster, without running them.
     ///
-    /// Dry runs of each TrainingJob and of its gang (batch Job, pods, Service, claim) as yourself, and looks at what the API
-    /// server checks later or not at all: the operator of the namespace, the queue, what pods refer to, StorageClass, the
-    /// quotas and the nodes for all pods at once. What you may not read or try is `unknown`; pawl-edit suffices for the
-    /// TrainingJob itself, the built-in role edit for its gang. Exits with 2 if there is a problem.
+    /// Makes dry runs of each TrainingJob and of the objects of its gang (batch Job, pods, Service, claim) with your own
+    /// permissions, and checks what the API server checks later or not at all: the operator of the namespace, the queue, what
+    /// pods refer to, the StorageClass, and quotas and nodes for all pods at once. What you may not read or try is `unknown`:
+    /// pawl-edit is sufficient for the TrainingJob itself, the built-in role edit for its gang. Exits with 2 if there is a
+    /// problem.
     Preflight(PreflightArgs),
     /// Print a completion script for the program kubectl-pawl.
     ///

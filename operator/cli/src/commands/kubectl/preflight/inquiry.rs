@@ -139,7 +139,7 @@ impl Inquiry<'_> {
         Ok(Operators { found, unseen })
     }
 
-    /// What operators have written into the jobs of the namespace, but for the one that is checked.
+    /// What operators have written into the jobs of the namespace.
     pub async fn traces(&self) -> Result<Seen<Vec<Trace>>, ClusterError> {
         let jobs = self.0.ask(self.0.request("list", JOBS), self.0.jobs().list_metadata(&ListParams::default())).await;
         Self::seen(jobs.map(|jobs| Some(jobs.items.iter().map(|job| Trace::of(&job.metadata)).collect())))
@@ -181,7 +181,11 @@ impl Inquiry<'_> {
                 Err(error) => Err(error),
             }
         };
-        let Some((kind, _)) = self.0.ask(request, group).await? else { return Ok(Queue::NotInstalled) };
+        let kind = match Self::seen(self.0.ask(request, group).await)? {
+            Seen::Found((kind, _)) => kind,
+            Seen::Absent => return Ok(Queue::NotInstalled),
+            Seen::Unseen(why) => return Ok(Queue::Looked(Seen::Unseen(why))),
+        };
         let api: Api<DynamicObject> = Api::namespaced_with(self.0.client.clone(), &self.0.namespace, &kind);
         let read = async {
             let found = api.get_opt(name).await?;

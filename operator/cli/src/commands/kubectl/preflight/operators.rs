@@ -301,6 +301,14 @@ mod tests {
     }
 
     #[test]
+    fn the_deployment_of_the_chart_is_found() {
+        let templates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/pawl/templates");
+        let read = |name: &str| std::fs::read_to_string(templates.join(name)).unwrap();
+        assert!(read("_names.tpl").contains(&SELECTOR.replace('=', ": ")));
+        assert!(read("deployment.yaml").contains(&format!("- name: {CONTAINER}\n")));
+    }
+
+    #[test]
     fn one_operator_that_is_ready_is_needed() {
         assert_eq!(found(&[watching("a", "")], None, &[]).result, CheckResult::Ok);
         assert_eq!(found(&[watching("a", "x,team"), watching("b", "y")], None, &[]).result, CheckResult::Ok);
