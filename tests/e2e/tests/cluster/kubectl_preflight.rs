@@ -72,7 +72,10 @@ impl Found {
         let file = scene.directory.path().join("preflight.json");
         std::fs::write(&file, job.to_string()).unwrap();
         let mut command = Command::new(built("pawl"));
-        command.args(["kubectl", "preflight", "-o", "json", "--namespace", &scene.namespace]).arg(&file);
+        command.args(["kubectl", "preflight", "-o", "json"]).arg(&file);
+        if job["metadata"]["namespace"].is_null() {
+            command.args(["--namespace", &scene.namespace]);
+        }
         if let Some(kubeconfig) = user {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
@@ -158,6 +161,11 @@ fn obstacles_of_the_operator(scene: &Scene) {
     set(scene, "PAWL_NAMESPACES", "elsewhere");
     Found::of(scene, &gang(|_| {}), None).problems(&[("Operator", "none watches namespace")]);
     set(scene, "PAWL_NAMESPACES", &scene.namespace);
+    succeed(&mut scene.kubectl(&["delete", "rolebinding", "pawl"]));
+    Found::of(scene, &gang(|_| {}), None)
+        .problems(&[("Deployment", "may not list trainingjobs.pawl.dev, nor create jobs.batch there")]);
+    let nowhere = gang(|job| job["metadata"]["namespace"] = format!("{}-nowhere", scene.namespace).into());
+    Found::of(scene, &nowhere, None).problems(&[("TrainingJob", "its namespace does not exist")]);
 }
 
 #[test]

@@ -51,25 +51,23 @@ pub fn nodes(pod: &PodSpec, replicas: u32, nodes: &Seen<Vec<Node>>) -> Finding {
         return Finding::problem(
             NODES,
             format!(
-                "{counted}, and have capacity for {room} even when empty; the gang needs {replicas} pods of {wanted} \
-                 each, the largest has {}",
+                "{counted}, and have capacity for {room} even when empty; the gang needs {replicas}{wanted}, the \
+                 largest has {}",
                 largest(&needs, &fitting)
             ),
             "reduce spec.trainer.replicas, gpusPerReplica or podTemplate.resources, or add nodes",
         );
     }
-    Finding::ok(
-        NODES,
-        format!("{counted}, and have capacity for {room} of {wanted} when empty; the gang needs {replicas}"),
-    )
+    Finding::ok(NODES, format!("{counted}, and have capacity for {room} when empty; the gang needs {replicas}{wanted}"))
 }
 
+/// What each pod requests.
 fn wanted(needs: &Amounts, devices: &[(&String, u128)]) -> String {
     let show = |name: &str, amount: u128| format!("{} {name}", amounts::display(name, amount));
     let common = needs.iter().filter(|(name, _)| COMMON.contains(&name.as_str()));
     let all = devices.iter().map(|(name, amount)| show(name, *amount));
     let all: Vec<String> = all.chain(common.map(|(name, amount)| show(name, *amount))).collect();
-    if all.is_empty() { "no requests".to_owned() } else { all.join(", ") }
+    if all.is_empty() { String::new() } else { format!(" pods of {} each", all.join(", ")) }
 }
 
 /// The most that one of the nodes has of each resource that is needed.
@@ -83,6 +81,14 @@ fn largest(needs: &Amounts, nodes: &[&Node]) -> String {
 fn not_accepted(pod: &PodSpec, nodes: &[Node], devices: &[(&String, u128)]) -> Finding {
     let candidates: Vec<&Node> =
         nodes.iter().filter(|node| devices.iter().all(|(device, _)| has(node, device))).collect();
+    if candidates.is_empty() {
+        let all: Vec<&str> = devices.iter().map(|(device, _)| device.as_str()).collect();
+        return Finding::problem(
+            NODES,
+            format!("none of the {} nodes has all of {}", nodes.len(), all.join(", ")),
+            "correct spec.trainer.gpuResource or podTemplate.resources",
+        );
+    }
     let count = |wanted: Refusal| candidates.iter().filter(|node| refusal(pod, node) == Some(wanted)).count();
     let reasons = [
         (count(Refusal::Selector), "do not match nodeSelector or affinity"),
@@ -184,6 +190,7 @@ mod tests {
     use super::*;
     use crate::commands::kubectl::preflight::finding::CheckResult;
     use crate::commands::kubectl::preflight::gang::tests::gang;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::{Value, json};
 
     fn node(gpus: &str, more: Value) -> Node {
@@ -225,7 +232,17 @@ mod tests {
         };
         assert_eq!(found(resources("32Gi"), &[node("8", json!({}))]).result, CheckResult::Ok);
         let large = found(resources("48Gi"), &[node("8", json!({}))]);
-        assert!(large.result == CheckResult::Problem && large.message.contains("48.00Gi memory"), "{large:?}");
+        assert!(
+            large.result == CheckResult::Problem
+                && large.message.contains("2 pods of 1 nvidia.com/gpu, 48.00Gi memory each"),
+            "{large:?}"
+        );
+        let mut other = node("0", json!({}));
+        let fast = [("rdma/hca".to_owned(), Quantity("1".to_owned()))].into();
+        other.status.as_mut().unwrap().allocatable = Some(fast);
+        let both = json!({"gpusPerReplica": 1, "podTemplate": {"resources": {"limits": {"rdma/hca": "1"}}}});
+        let both = found(both, &[node("8", json!({})), other]);
+        assert!(both.message.contains("none of the 2 nodes has all of nvidia.com/gpu, rdma/hca"), "{both:?}");
     }
 
     #[test]
