@@ -172,7 +172,9 @@ fn by_traces(namespace: &str, operators: &Operators, traces: &Seen<Vec<Trace>>, 
     let recent = newest.filter(|trace| trace.written.as_ref().is_some_and(|time| since(time) <= RECENT));
     if let Some(trace) = recent {
         let minutes = trace.written.as_ref().map_or(0, |time| since(time).as_mins().max(0));
-        return Finding::ok(OPERATOR, format!("has written the status of TrainingJob {} {minutes} min ago", trace.job));
+        let message =
+            format!("has written the status of TrainingJob {} within the last {} min", trace.job, minutes + 1);
+        return Finding::ok(OPERATOR, message);
     }
     let unserved =
         |trace: &&Trace| trace.written.is_none() && trace.created.as_ref().is_some_and(|time| since(time) > UNSERVED);
@@ -211,7 +213,9 @@ fn by_traces(namespace: &str, operators: &Operators, traces: &Seen<Vec<Trace>>, 
             ),
         ),
         (None, _) if operators.found.is_empty() => {
-            Finding::problem(OPERATOR, "this cluster has no Deployment of an operator", install)
+            let message =
+                format!("no Deployment has the label {SELECTOR}, and no job of namespace {namespace:?} shows one");
+            Finding::problem(OPERATOR, message, install)
         }
         (None, _) => {
             let all: Vec<&Operator> = operators.found.iter().collect();
@@ -324,7 +328,8 @@ mod tests {
             none.result == CheckResult::Problem && none.message.contains("none watches namespace \"team\""),
             "{none:?}"
         );
-        assert_eq!(found(&[], None, &[]).result, CheckResult::Problem);
+        let nothing = found(&[], None, &[]);
+        assert!(nothing.result == CheckResult::Problem && nothing.message.contains(SELECTOR), "{nothing:?}");
     }
 
     #[test]
