@@ -16,9 +16,10 @@ use crate::reason::Reason;
 use crate::retry::{MissingEvidence, after, time};
 use crate::step::Next;
 use crate::storage::{outlives_pods, settle};
+use crate::task::Task;
 use crate::under_way::is_mistaken;
 use jiff::Timestamp;
-use pawl_api::status::{AttemptStatus, Purpose, Stage, StopCause};
+use pawl_api::status::{AttemptStatus, Purpose, RetryStatus, Stage, StopCause};
 use pawl_contract::attempt::AttemptName;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
@@ -293,10 +294,20 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
         let ready = left.into_iter().find(|work| draft.backoff(&work.task).is_none());
         actions.extend(ready.and_then(|work| start(draft, work, None)));
     }
-    if !next.works().is_empty() {
-        draft.status.retries.retain(|retry| next.works().iter().any(|work| work.task == retry.task));
-    }
+    forget_failures(draft, next);
     actions
+}
+
+/// Drops the failures of tasks that have their verdict. Those of the training last until it is complete: launches in between look
+/// for the cause of a slow-down.
+fn forget_failures(draft: &mut Draft<'_>, next: &Next) {
+    let is_open = |retry: &RetryStatus| next.works().iter().any(|work| work.task == retry.task);
+    let train = Task::Train.to_string();
+    let complete = matches!(next, Next::Idle(Stage::Complete));
+    if complete || !next.works().is_empty() {
+        draft.status.retries.retain(is_open);
+        draft.status.retry.take_if(|retry| !is_open(retry) && (complete || retry.task != train));
+    }
 }
 
 /// The work of each attempt, in order, and the works that have none. One that was never observed may be given another work

@@ -28,6 +28,23 @@ fn a_lost_attempt_is_made_again_without_its_finished_launches() {
     assert!(world.now.as_second() - lost_at.as_second() >= 10, "it was backed off");
 }
 
+/// The status went on to say that it waits before a retry, between launches of other phases and after the end of the job.
+#[test]
+fn a_failure_is_forgotten_once_its_trial_has_its_verdict() {
+    let mut world = World::new(fuse(json!({"train": {"items": 1000}})), factors(FACTORS));
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 3);
+    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    world.run_until(|world| world.status.retry.is_some());
+    world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 4);
+    assert_eq!(world.status.retry.as_ref().map(|retry| retry.count), Some(1), "it counts until then");
+    world.run_until(|world| world.status.stage == Stage::Training);
+    assert_eq!(world.status.retry, None);
+    world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
+    world.run_until(|world| world.status.retry.is_some());
+    world.run();
+    assert_eq!((world.status.stage, &world.status.retry), (Stage::Complete, &None));
+}
+
 #[test]
 fn a_back_off_that_a_clock_ahead_wrote_is_not_waited_for() {
     let mut world = World::new(fuse(json!({})), factors(FACTORS));
