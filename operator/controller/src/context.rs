@@ -1,38 +1,18 @@
 //! State and clients that all reconciles share.
 
+use crate::clock::Clock;
 use crate::events::Events;
 use crate::jobs::{Facts, Jobs};
 use crate::leader::Leadership;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::namespaces::Namespaces;
+use crate::nodes::Nodes;
 use crate::objects::{Blueprint, Images, PodDefaults, StorageConfig};
 use crate::services::Services;
-use jiff::Timestamp;
 use kube::Client;
 use pawl_api::{Policy, TrainingJob};
 use pawl_contract::plan::AttemptPlan;
-use std::sync::Arc;
-
-/// The clock by which reconciles decide: a test sets its own.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
-
-impl Clock {
-    /// That of the system.
-    pub fn system() -> Self {
-        Self::of(Timestamp::now)
-    }
-
-    /// Any other.
-    pub fn of(read: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
-    }
-
-    /// The time.
-    pub fn now(&self) -> Timestamp {
-        (self.0)()
-    }
-}
 
 /// State and clients that all reconciles share.
 pub struct Context {
@@ -62,6 +42,10 @@ pub struct Context {
     pub clock: Clock,
     /// The headless Services of namespaces.
     pub services: Services,
+    /// In which namespaces this operator acts.
+    pub namespaces: Namespaces,
+    /// The nodes that did not accept pods.
+    pub nodes: Nodes,
 }
 
 impl Context {
@@ -72,6 +56,6 @@ impl Context {
         plan: &'a AttemptPlan,
         plan_hash: &'a str,
     ) -> Blueprint<'a> {
-        Blueprint { job, plan, plan_hash, images: &self.images, pods: &self.pods, storage: &self.storage }
+        Blueprint { job, plan, plan_hash, images: &self.images, pods: &self.pods, storage: &self.storage, avoided: &[] }
     }
 }

@@ -11,6 +11,7 @@ use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,6 +58,7 @@ fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
         if !first {
             leadership.lost().await;
             context.metrics.leading(false);
+            context.namespaces.retain(&BTreeSet::new());
         }
         leadership.gained().await;
         context.jobs.step_down();

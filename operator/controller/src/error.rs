@@ -58,9 +58,11 @@ impl Error {
         match self {
             Self::Api { source, .. } if fenced(source) => "fenced",
             Self::Api { source: kube::Error::Api(status), .. } => match status.code {
+                401 => "unauthorized",
                 403 => "forbidden",
                 409 => "conflict",
                 400 | 422 => "invalid",
+                429 => "throttled",
                 _ => "api",
             },
             Self::Api { .. } => "unreachable",

@@ -20,13 +20,14 @@
 //! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |
 //! | | `events` | list | why pods of a gang are refused; optional |
 //! | `events.k8s.io` | `events` | create | events of a job |
-//! | `coordination.k8s.io` | `leases` | get create update | the election, in the operator's own namespace |
+//! | `coordination.k8s.io` | `leases` | get create update | the election, in the operator's own namespace; which operator acts in a namespace |
 
 #![forbid(unsafe_code)]
 
 pub mod apply;
 pub mod belief;
 pub mod client;
+pub mod clock;
 pub mod context;
 pub mod controller;
 pub mod error;
@@ -39,6 +40,8 @@ pub mod leader;
 pub mod live;
 pub mod metrics;
 pub mod names;
+pub mod namespaces;
+pub mod nodes;
 pub mod objects;
 pub mod observe;
 mod owned;

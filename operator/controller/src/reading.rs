@@ -5,7 +5,6 @@ use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::names;
 use crate::scopes::{Scopes, Unavailable};
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -98,9 +97,12 @@ impl Resource for Guarded {
 /// [`Error::Stale`] when the job has changed; [`Error::Api`].
 pub async fn report(context: &Context, object: &Guarded, unreadable: &Unreadable) -> Result<(), Error> {
     let Unreadable { metadata, conditions, problem } = unreadable;
+    if context.namespaces.wait(&context.client, &object.namespace().unwrap_or_default()).await.is_some() {
+        return Ok(());
+    }
     let message = format!("{problem}; the job and its pods are left as they are");
     context.events.warn(object, "Unreadable", message.clone()).await;
-    let new = pawl_decision::unreadable(conditions, metadata.generation, &message, Timestamp::now());
+    let new = pawl_decision::unreadable(conditions, metadata.generation, &message, context.clock.now());
     write_stalled(context, object, conditions, new).await
 }
 
@@ -131,8 +133,12 @@ async fn report_to_jobs(context: &Context, unavailable: &Unavailable) -> Result<
     for job in jobs.list(&ListParams::default()).await.doing(|| "list TrainingJobs".to_owned())? {
         let Ok(Job { job: TrainingJob { metadata, status, .. }, .. }) = &job.0 else { continue };
         let status = status.clone().unwrap_or_default();
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        if context.namespaces.wait(&context.client, namespace).await.is_some() {
+            continue;
+        }
         if !matches!(status.stage, Stage::Complete | Stage::Failed) {
-            let (old, now) = (&status.conditions, Timestamp::now());
+            let (old, now) = (&status.conditions, context.clock.now());
             let new = pawl_decision::obstructed(old, metadata.generation, &message, now);
             match write_stalled(context, &job, old, new).await {
                 // Somebody else changed it: next time.

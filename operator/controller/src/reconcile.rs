@@ -8,7 +8,8 @@ use crate::error::{Doing, Error, code};
 use crate::facts::AttemptFacts;
 use crate::key::Key;
 use crate::names;
-use crate::objects;
+use crate::nodes::Avoided;
+use crate::objects::{self, Blueprint};
 use crate::observe;
 use crate::reading;
 use crate::repair;
@@ -48,6 +49,9 @@ pub async fn reconcile(context: &Context, cached: &reading::Job) -> Result<Next,
     let key = Key::of(&cached.job);
     if !context.leadership.may_act() || cached.job.metadata.deletion_timestamp.is_some() {
         return Ok(Next::await_change());
+    }
+    if let Some(again) = context.namespaces.wait(&context.client, &key.namespace).await {
+        return Ok(Next::requeue(again));
     }
     let before = reported(context, &key, &cached.job);
     let result = advance(context, cached, before.as_deref()).await;
@@ -182,7 +186,9 @@ impl Shell for ClusterShell<'_> {
                     apply::still(context, job, &self.belief.version).await?;
                 }
                 let planned = |name: &str| self.belief.newest.under_way().any(|attempt| attempt.name == name);
-                apply::start(context, key, &context.blueprint(job, &plan, &plan_hash), planned).await
+                let avoided = self.avoided(&plan.attempt).await;
+                let blueprint = Blueprint { avoided: &avoided, ..context.blueprint(job, &plan, &plan_hash) };
+                apply::start(context, key, &blueprint, planned).await
             }
             Action::Stop { attempt, checkpoint, cause } => apply::stop(context, key, &attempt, checkpoint, cause).await,
             Action::Release { attempt } => apply::release(context, key, &attempt).await.map(|()| false),
@@ -196,9 +202,23 @@ impl Shell for ClusterShell<'_> {
     }
 }
 
+impl ClusterShell<'_> {
+    /// The nodes that the pods of a new attempt avoid, which an event says.
+    async fn avoided(&self, attempt: &str) -> Vec<String> {
+        let all = self.context.nodes.avoided();
+        let named: Vec<String> = all.iter().map(Avoided::to_string).collect();
+        if !named.is_empty() {
+            let message = format!("{attempt} prefers other nodes than {}", named.join("; "));
+            self.context.events.warn(self.scene.job, "NodeAvoided", message).await;
+        }
+        all.into_iter().map(|avoided| avoided.node).collect()
+    }
+}
+
 /// The observations for a decision. Registers the running gang for polling.
 fn fetch(context: &Context, key: &Key, job: &TrainingJob, status: &TrainingJobStatus, now: Timestamp) -> Observed {
     let attempts = context.facts.of(key);
+    attempts.iter().flat_map(|facts| context.nodes.seen(facts)).for_each(|node| context.metrics.refused_by(&node));
     let under_way: Vec<&AttemptStatus> = status.under_way().collect();
     let wanted = |name: &str| under_way.iter().any(|attempt| attempt.name == name);
     context.live.retain(key, |name| wanted(name) && attempts.iter().any(|facts| facts.name == name));

@@ -182,7 +182,8 @@ async fn repair_attempt(
     facts: &AttemptFacts,
     now: Timestamp,
 ) -> Result<Option<Duration>, Error> {
-    let Some(gang) = facts.working_gang() else { return Ok(None) };
+    // What another controller manages is left to it.
+    let Some(gang) = facts.working_gang().filter(|gang| gang.manager.is_empty()) else { return Ok(None) };
     if Some(gang.job_uid.as_str()) != job.metadata.uid.as_deref() {
         return Ok(None);
     }

@@ -1,7 +1,8 @@
 //! Runs the operator.
 
 use crate::client;
-use crate::context::{Clock, Context};
+use crate::clock::{Clock, Offset};
+use crate::context::Context;
 use crate::controller;
 use crate::events::Events;
 use crate::jobs::{Facts, Jobs};
@@ -9,8 +10,10 @@ use crate::key::Key;
 use crate::leader::{Election, Leadership, Timing};
 use crate::live::{Live, Pace};
 use crate::metrics::Metrics;
+use crate::namespaces::Namespaces;
+use crate::nodes::Nodes;
 use crate::objects::{Images, PodDefaults, StorageConfig};
-use crate::reading;
+use crate::reading::{self, Guarded};
 use crate::scopes::Scopes;
 use crate::serve::{self, Readiness};
 use crate::services::Services;
@@ -18,10 +21,15 @@ use crate::watch::{self, Watches};
 use futures::channel::mpsc;
 use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, stream};
+use kube::ResourceExt;
+use kube::runtime::reflector::Store;
 use pawl_api::Policy;
+use pawl_api::status::Stage;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -49,6 +57,8 @@ pub struct Config {
     pub identity: String,
     /// The namespace of the lease; `None`: no election, this replica is alone.
     pub lease_namespace: Option<String>,
+    /// Name of this operator among all of the cluster, which all of its replicas have; `None`: other operators are not noticed.
+    pub operator: Option<String>,
     /// How long the steps of an election take.
     pub timing: Timing,
 }
@@ -74,7 +84,9 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), RunError> {
     let stop: Shared<BoxFuture<'static, ()>> = stop.boxed().shared();
-    let jobs = Jobs::default();
+    let offset = Offset::default();
+    let clock = Clock::corrected(offset.clone());
+    let jobs = Jobs::new(clock.clone());
     let metrics = Metrics::new(jobs.clone());
     let listener = TcpListener::bind(config.listen).await.map_err(|error| RunError::Listen(config.listen, error))?;
     // The lease is released once nothing acts any more.
@@ -88,7 +100,7 @@ pub async fn run(
         }
         None => (None, Leadership::alone()),
     };
-    let client = client::connect(cluster, &metrics, &leadership)?;
+    let client = client::connect(cluster, &metrics, &leadership, &offset)?;
     let readiness = Readiness::new(leadership.clone());
     let (live, reported) = Live::new(jobs.clone(), config.pace, metrics.clone());
     let context = Arc::new(Context {
@@ -103,8 +115,10 @@ pub async fn run(
         live: live.clone(),
         metrics: metrics.clone(),
         leadership,
-        clock: Clock::system(),
+        clock,
         services: Services::default(),
+        namespaces: Namespaces::new(config.operator.clone(), metrics.clone()),
+        nodes: Nodes::default(),
     });
 
     let mut tasks = JoinSet::new();
@@ -140,6 +154,7 @@ async fn operate(
         tasks.spawn(task);
     }
     let (jobs, store) = watch::jobs(&context, &scopes);
+    tasks.spawn(hold_namespaces(context.clone(), store.clone()));
     tasks.spawn(reading::report_unavailable(context.clone(), scopes.clone()));
     tasks.spawn(async move {
         scopes.settled().await;
@@ -148,4 +163,30 @@ async fn operate(
     });
     let watches = Watches { jobs, store, changed: news };
     controller::run(context, watches, reported, config.concurrency, stop).await;
+}
+
+/// Between rounds of renewals.
+const ROUND: Duration = Duration::from_secs(20);
+
+/// Holds the namespaces in which a job is under way, also while nothing happens to it.
+async fn hold_namespaces(context: Arc<Context>, store: Store<Guarded>) {
+    loop {
+        tokio::time::sleep(ROUND).await;
+        if !context.leadership.may_act() {
+            continue;
+        }
+        let namespaces_of = |jobs: Vec<Arc<Guarded>>| jobs.iter().filter_map(|job| job.namespace()).collect();
+        context.namespaces.retain(&namespaces_of(store.state()));
+        let under_way: BTreeSet<String> = namespaces_of(store.state_filter(is_under_way));
+        for namespace in under_way {
+            context.namespaces.wait(&context.client, &namespace).await;
+        }
+    }
+}
+
+/// Whether something is still to be decided about a job.
+fn is_under_way(job: &Guarded) -> bool {
+    let Ok(read) = &job.0 else { return false };
+    let stage = read.job.status.as_ref().map(|status| status.stage).unwrap_or_default();
+    !matches!(stage, Stage::Complete | Stage::Failed | Stage::Suspended)
 }

@@ -144,6 +144,8 @@ pub struct JobSpec {
     pub parallelism: Option<i32>,
     /// Pods in all.
     pub completions: Option<i32>,
+    /// Who makes its pods, if not the Job controller of this cluster.
+    pub managed_by: Option<String>,
     /// What its pods are made from.
     pub template: PodTemplate,
 }

@@ -2,7 +2,7 @@
 
 use crate::args::operator::{LogFormat, OperatorArgs};
 use crate::exit;
-use pawl_controller::leader::Timing;
+use pawl_controller::leader::{LEASE, Timing};
 use pawl_controller::live::Pace;
 use pawl_controller::objects::{Claim, Images, StorageConfig};
 use pawl_controller::telemetry::{self, Format};
@@ -71,6 +71,7 @@ pub(super) fn configuration(arguments: OperatorArgs, own_namespace: &str) -> Con
         },
         listen: arguments.listen,
         identity: arguments.identity.unwrap_or_else(own_name),
+        operator: Some(format!("{lease_namespace}/{LEASE}")),
         lease_namespace: arguments.leader_election.then_some(lease_namespace),
         timing: Timing::default(),
     }
@@ -115,6 +116,7 @@ mod tests {
         ]);
         assert_eq!(config.namespaces, ["team-a", "team-b"]);
         assert_eq!(config.lease_namespace, None, "alone: nothing to be elected for");
+        assert_eq!(config.operator.as_deref(), Some("pawl-system/pawl-operator"), "others must notice it all the same");
         assert_eq!(config.pace.progress_every, Duration::from_secs(60));
         assert_eq!(config.identity, "pod-1");
     }

@@ -7,6 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use pawl_contract::attempt::AttemptName;
 use pawl_contract::report::truncated;
 
+/// `spec.managedBy` of a batch Job whose pods the Job controller of this cluster makes.
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
+
 /// A batch Job: the gang of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangFacts {
@@ -36,6 +39,8 @@ pub struct GangFacts {
     pub gone: bool,
     /// Labels, annotations, owner and size are as they were made.
     pub intact: bool,
+    /// Who makes its pods, such as `kueue.x-k8s.io/multikueue`; empty: the Job controller of this cluster.
+    pub manager: String,
 }
 
 /// How the Job controller sees the end of a batch Job.
@@ -77,6 +82,7 @@ impl GangFacts {
             deleting: meta.deletion_timestamp.is_some(),
             gone: false,
             intact,
+            manager: job.spec.managed_by.clone().filter(|manager| manager != JOB_CONTROLLER).unwrap_or_default(),
         })
     }
 }

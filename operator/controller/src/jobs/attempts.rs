@@ -26,7 +26,7 @@ impl JobFacts {
     }
 
     /// Changes what is known of an attempt. Returns whether that matters to decisions.
-    pub(super) fn change(&mut self, attempt: &str, change: impl FnOnce(&mut AttemptFacts)) -> bool {
+    pub(super) fn change(&mut self, attempt: &str, now: Timestamp, change: impl FnOnce(&mut AttemptFacts)) -> bool {
         let index = self.attempts.iter().position(|facts| facts.name == attempt).unwrap_or_else(|| {
             let new = AttemptFacts { name: attempt.to_owned(), ..AttemptFacts::default() };
             let at = self.attempts.partition_point(|facts| facts.number() < new.number());
@@ -41,7 +41,7 @@ impl JobFacts {
         }
         let changed = signature(facts) != before;
         if changed {
-            facts.changed = Some(Timestamp::now());
+            facts.changed = Some(now);
         }
         self.drop_empty();
         changed

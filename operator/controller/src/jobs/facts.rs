@@ -7,7 +7,6 @@ use crate::key::Key;
 use crate::names;
 use crate::observe::signature;
 use crate::watched::{WatchedJob, WatchedPod};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
@@ -276,7 +275,8 @@ impl Facts {
 
     /// Changes what is known of an attempt. Returns the job when that matters to decisions.
     fn change(&self, key: &Key, attempt: &str, change: impl FnOnce(&mut AttemptFacts)) -> Vec<Key> {
-        let changed = self.jobs.entry(key, |state| state.facts.change(attempt, change));
+        let now = self.jobs.now();
+        let changed = self.jobs.entry(key, |state| state.facts.change(attempt, now, change));
         if changed { vec![key.clone()] } else { Vec::new() }
     }
 
@@ -286,7 +286,7 @@ impl Facts {
         forget: impl Fn(&mut AttemptFacts, &str, &HashSet<(String, String)>),
     ) -> Vec<Key> {
         let seen = std::mem::take(&mut listing.seen);
-        let mut changed = Vec::new();
+        let (mut changed, now) = (Vec::new(), self.jobs.now());
         let mut jobs = self.jobs.lock();
         for (key, state) in jobs.iter_mut().filter(|(key, _)| listing.covers(&key.namespace)) {
             let JobFacts { attempts, orphaned } = &mut state.facts;
@@ -294,7 +294,7 @@ impl Facts {
                 let before = signature(facts);
                 forget(facts, &key.namespace, &seen);
                 if signature(facts) != before {
-                    facts.changed = Some(Timestamp::now());
+                    facts.changed = Some(now);
                     changed.push(key.clone());
                 }
                 if *orphaned || facts.released {

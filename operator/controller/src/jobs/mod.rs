@@ -12,10 +12,12 @@ pub use facts::{Facts, Listing};
 pub(crate) use gang::Gang;
 
 use crate::belief::{Belief, is_older};
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::key::Key;
 use crate::sample::Sample;
 use attempts::JobFacts;
+use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
 use std::collections::{BTreeMap, HashMap};
@@ -86,9 +88,21 @@ impl JobState {
 #[derive(Clone, Debug, Default)]
 pub struct Jobs {
     states: Arc<Mutex<BTreeMap<Key, JobState>>>,
+    /// When facts change.
+    clock: Clock,
 }
 
 impl Jobs {
+    /// None yet; facts change at the time of this clock.
+    pub fn new(clock: Clock) -> Self {
+        Self { states: Arc::default(), clock }
+    }
+
+    /// The time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// The newest belief about `job`, which comes from the cache: this process's own, unless the cache is as new or another
     /// writer has changed the status since.
     pub fn belief(&self, job: &TrainingJob) -> Belief {

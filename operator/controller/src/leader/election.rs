@@ -41,6 +41,11 @@ impl Leadership {
         Self { role: watch::channel(Role::Leading { until: None }).1 }
     }
 
+    /// The result of something else than an election.
+    pub fn of(role: watch::Receiver<Role>) -> Self {
+        Self { role }
+    }
+
     /// What this replica is.
     pub fn role(&self) -> Role {
         self.role.borrow().clone()

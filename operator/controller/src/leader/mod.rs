@@ -46,6 +46,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// A lease that names a longer duration was not written by an operator.
+const LONGEST: Duration = Duration::from_secs(600);
 /// Name of the lease.
 pub const LEASE: &str = "pawl-operator";
 
@@ -105,7 +107,7 @@ impl Seen {
     fn expires(&self, timing: &Timing) -> Instant {
         let own = self.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         let own = own.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
-        self.at + own.unwrap_or(timing.duration)
+        self.at + own.unwrap_or(timing.duration).min(LONGEST)
     }
 }
 

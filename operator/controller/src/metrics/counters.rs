@@ -11,7 +11,7 @@ use prometheus::core::Collector;
 #[cfg(target_os = "linux")]
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ const ATTEMPT_BUCKETS: [f64; 11] =
 pub(super) struct Counters {
     registry: Registry,
     pub(super) leader: IntGauge,
+    clock_offset: Gauge,
+    of_another: IntGaugeVec,
+    node_refusals: IntCounterVec,
     reconcile_seconds: Histogram,
     reconcile_errors: IntCounterVec,
     watch_errors: IntCounterVec,
@@ -46,6 +49,7 @@ fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: prome
 }
 
 impl Counters {
+    #[expect(clippy::too_many_lines, reason = "a table of metrics")]
     pub(super) fn new() -> Self {
         let registry = Registry::new();
         // Memory, processor time in whole seconds, and open files of this process, from `/proc`.
@@ -69,6 +73,25 @@ impl Counters {
             leader: registered(
                 &registry,
                 IntGauge::new("pawl_leader", "1 while this replica holds the leader election lease."),
+            ),
+            clock_offset: registered(
+                &registry,
+                Gauge::new("pawl_clock_offset_seconds", "The API server's clock minus this machine's, if they differ."),
+            ),
+            of_another: registered(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "pawl_namespace_of_another_operator",
+                        "1 for each namespace in which another operator acts.",
+                    ),
+                    &["namespace"],
+                ),
+            ),
+            node_refusals: counter(
+                "pawl_node_refusals_total",
+                "Gangs of which a node did not accept a pod.",
+                &["node"],
             ),
             reconcile_seconds: registered(&registry, Histogram::with_opts(reconcile)),
             reconcile_errors: counter("pawl_reconcile_errors_total", "Failed reconciles.", &["kind"]),
@@ -113,6 +136,23 @@ impl Counters {
         if let Some(kind) = error {
             self.reconcile_errors.with_label_values(&[kind]).inc();
         }
+    }
+
+    pub(super) fn clock_offset(&self, seconds: f64) {
+        self.clock_offset.set(seconds);
+    }
+
+    pub(super) fn of_another(&self, namespace: &str, is: bool) {
+        if is {
+            self.of_another.with_label_values(&[namespace]).set(1);
+        } else {
+            // There may be none.
+            let _ = self.of_another.remove_label_values(&[namespace]);
+        }
+    }
+
+    pub(super) fn refused_by(&self, node: &str) {
+        self.node_refusals.with_label_values(&[node]).inc();
     }
 
     pub(super) fn watch_failed(&self, namespace: &str, resource: &str) {

@@ -20,6 +20,9 @@
 //! | `pawl_watch_errors_total` | counter | `namespace`, `resource` | failed lists and watches; `namespace` is empty where all are watched |
 //! | `pawl_api_requests_total` | counter | `verb`, `resource`, `code` | requests to the API server; `code` is the HTTP status, or `timeout`, `fenced`, `error` |
 //! | `pawl_api_request_duration_seconds` | histogram | `verb` | time to the response header; watches excluded |
+//! | `pawl_clock_offset_seconds` | gauge | | the API server's clock minus that of the operator's machine; 0 while they may be the same |
+//! | `pawl_namespace_of_another_operator` | gauge | `namespace` | 1 for each namespace in which another operator acts, so that this one does nothing there; no series for the others |
+//! | `pawl_node_refusals_total` | counter | `node` | gangs of which a node did not accept a pod; only nodes that refused one |
 //! | `pawl_live_requests_total` | counter | `outcome` | progress requests to agents: `ok`, `unreachable`, `timeout`, `refused`, `invalid` |
 //! | `process_*` | | | memory, CPU time and open files of the operator |
 //!
@@ -94,7 +97,7 @@ use crate::layer::AroundLayer;
 use crate::sample::Sample;
 use counters::Counters;
 use exposition::Exposition;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_decision::observed::Observed;
 use std::sync::Arc;
@@ -164,6 +167,21 @@ impl Metrics {
     /// Counts a progress request to an agent.
     pub fn live(&self, outcome: LiveOutcome) {
         self.counters.live(outcome);
+    }
+
+    /// Sets how far the API server's clock is ahead of this machine's.
+    pub fn clock_offset(&self, offset: SignedDuration) {
+        self.counters.clock_offset(offset.as_secs_f64());
+    }
+
+    /// Sets whether another operator acts in a namespace.
+    pub fn of_another(&self, namespace: &str, is: bool) {
+        self.counters.of_another(namespace, is);
+    }
+
+    /// Counts a gang of which a node did not accept a pod.
+    pub fn refused_by(&self, node: &str) {
+        self.counters.refused_by(node);
     }
 
     /// A layer of the Kubernetes client that counts its requests.

@@ -174,6 +174,8 @@ fn the_documentation_lists_every_family_and_no_other() {
     metrics.reconciled(Duration::from_millis(1), Some("conflict"));
     metrics.live(LiveOutcome::Ok);
     metrics.watch_failed("team", "pods");
+    metrics.of_another("team", true);
+    metrics.refused_by("node-1");
     metrics.counters.request("get", "pods", "200", Some(Duration::from_millis(2)));
     let mut rolled_back = after.clone();
     rolled_back.phases[1].state = PhaseState::RolledBack;

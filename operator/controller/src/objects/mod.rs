@@ -62,6 +62,8 @@ pub struct Blueprint<'a> {
     pub storage: &'a StorageConfig,
     /// What the administrator sets for all pods.
     pub pods: &'a PodDefaults,
+    /// Nodes on which its pods run only if no other one has room.
+    pub avoided: &'a [String],
 }
 
 impl Blueprint<'_> {

@@ -2,7 +2,10 @@
 
 use super::{Blueprint, PodDefaults, annotations, container, labels, volumes};
 use crate::names;
-use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, Toleration};
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, PodSpec, PodTemplateSpec,
+    PreferredSchedulingTerm, SeccompProfile, Toleration,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use pawl_api::TrainingJob;
@@ -47,6 +50,28 @@ fn tolerations(job: &TrainingJob) -> Vec<Toleration> {
     all
 }
 
+/// Weight of the preference for other nodes: the largest.
+const AVOID: i32 = 100;
+
+/// The affinity of the job, and a preference for nodes that are not avoided, by their names.
+fn affinity(wanted: Option<Affinity>, avoided: &[String]) -> Option<Affinity> {
+    if avoided.is_empty() {
+        return wanted;
+    }
+    // The API server wants one value in each of them.
+    let others = avoided.iter().map(|node| NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(vec![node.clone()]),
+    });
+    let preference = NodeSelectorTerm { match_fields: Some(others.collect()), match_expressions: None };
+    let mut affinity = wanted.unwrap_or_default();
+    let nodes = affinity.node_affinity.get_or_insert_default();
+    let preferred = nodes.preferred_during_scheduling_ignored_during_execution.get_or_insert_default();
+    preferred.push(PreferredSchedulingTerm { preference, weight: AVOID });
+    Some(affinity)
+}
+
 fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
     let wanted = &blueprint.job.spec.trainer.pod_template;
     // What the agent gives its ranks, and what it takes to report how they ended.
@@ -63,7 +88,7 @@ fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
         security_context: Some(security(blueprint.job, blueprint.pods)),
         node_selector: some(&wanted.node_selector),
         tolerations: some(&tolerations(blueprint.job)),
-        affinity: wanted.affinity.clone(),
+        affinity: affinity(wanted.affinity.clone(), blueprint.avoided),
         topology_spread_constraints: some(&wanted.topology_spread_constraints),
         service_account_name: wanted.service_account_name.clone(),
         priority_class_name: wanted.priority_class_name.clone(),

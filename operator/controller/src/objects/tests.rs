@@ -45,7 +45,7 @@ impl Made {
 
     fn blueprint(&self) -> Blueprint<'_> {
         let Self { job, plan, images, pods, storage } = self;
-        Blueprint { job, plan, plan_hash: "hash", images, pods, storage }
+        Blueprint { job, plan, plan_hash: "hash", images, pods, storage, avoided: &[] }
     }
 
     fn gang(&self) -> Job {

@@ -100,8 +100,21 @@ fn of_the_rest(facts: &AttemptFacts) -> String {
     }
 }
 
+/// What to do about a batch Job whose pods another controller makes. In another cluster they would find neither their plan nor their
+/// token.
+fn managed_elsewhere(job: &str, manager: &str) -> String {
+    format!(
+        "batch Job {job} is managed by {manager} (spec.managedBy), so that no pod of it runs here, and its plan is in this cluster only: \
+         let the label kueue.x-k8s.io/queue-name of the TrainingJob name a queue without MultiKueue, or create the TrainingJob in the \
+         cluster with the devices"
+    )
+}
+
 /// What to do about a pod that does not end, by what is known of its node.
 fn obstacle(facts: &AttemptFacts, now: Timestamp) -> Option<String> {
+    if let Some(gang) = facts.working_gang().filter(|gang| !gang.manager.is_empty()) {
+        return Some(managed_elsewhere(&facts.name, &gang.manager));
+    }
     let Some(stuck) = stuck(facts, now) else {
         return lingering(facts, now).then(|| of_the_rest(facts));
     };

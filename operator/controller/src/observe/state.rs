@@ -130,7 +130,7 @@ fn lost(pod: &PodFacts) -> bool {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signature {
     state: Option<AttemptState>,
-    gang: Option<(String, bool)>,
+    gang: Option<(String, bool, String)>,
     plan: Option<(String, bool)>,
     deleting: usize,
     hidden: usize,
@@ -150,7 +150,7 @@ pub fn signature(facts: &AttemptFacts) -> Signature {
     });
     Signature {
         state,
-        gang: facts.live_gang().map(|gang| (gang.uid.clone(), gang.intact)),
+        gang: facts.live_gang().map(|gang| (gang.uid.clone(), gang.intact, gang.manager.clone())),
         plan: facts.plan.as_ref().map(|plan| (plan.gang_uid.clone(), plan.intact)),
         deleting: facts.alive().filter(|pod| pod.deleting.is_some()).count(),
         hidden: facts.alive().filter(|pod| pod.hidden).count(),

@@ -95,6 +95,7 @@ fn gang() -> GangFacts {
         deleting: false,
         gone: false,
         intact: true,
+        manager: String::new(),
     }
 }
 

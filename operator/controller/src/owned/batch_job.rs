@@ -137,5 +137,6 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         deleting: false,
         gone: false,
         intact: true,
+        manager: String::new(),
     }
 }

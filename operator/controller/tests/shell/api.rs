@@ -20,6 +20,8 @@ pub enum Stop {
     AnswerLost,
     /// Its last write never arrived.
     NotSent,
+    /// Its last write arrives once another operator is at work: it passed the fence at the last moment, and was held up on its way.
+    Late,
 }
 
 /// A change of an object; `None` when it was removed.
@@ -44,6 +46,8 @@ pub struct Store {
     /// Stop the operator at its write of this number, from 1.
     pub stop: Option<(usize, Stop)>,
     pub dead: bool,
+    /// The write that is on its way.
+    late: Option<(Method, String, String, Value)>,
     /// Requests that are refused: the begin of verb and path, with the status.
     pub refuses: Vec<(&'static str, u16)>,
     /// Trainings run until the test ends them.
@@ -87,6 +91,11 @@ async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std:
     }
     let path = parts.uri.path().to_owned();
     let query = parts.uri.query().unwrap_or_default().to_owned();
+    if stop == Some(Stop::Late) {
+        store.dead = true;
+        store.late = Some((parts.method, path, query, body));
+        return Err(lost());
+    }
     let asked = format!("{} {path}", parts.method);
     let refusal = store.refuses.iter().find(|(refused, _)| asked.starts_with(refused));
     let (code, value) = match refusal {
@@ -146,6 +155,7 @@ impl Store {
                 }
                 self.create(id(&name), body)
             }
+            ("PUT", Some(name)) => self.replace(id(name), body),
             ("PATCH", Some(name)) => self.apply(id(name), subresource.as_deref(), body),
             ("DELETE", Some(name)) => {
                 if plural == "jobs" && body["propagationPolicy"] == "Foreground" {
@@ -156,6 +166,13 @@ impl Store {
             ("DELETE", None) => self.delete_collection(&plural, &namespace, query),
             other => panic!("{other:?} {path}"),
         }
+    }
+
+    /// The write that was on its way arrives. Returns whether it was carried out.
+    pub fn arrive(&mut self) -> bool {
+        let Some((method, path, query, body)) = self.late.take() else { return false };
+        let (code, _) = self.handle(&method, &path, &query, body);
+        code.is_success()
     }
 
     /// Notes a gang that is started or stopped although the status of its job does not say so.
@@ -212,6 +229,16 @@ impl Store {
         if self.objects.remove(id).is_some() {
             self.version += 1;
             self.log.push(Change { version: self.version, id: id.clone(), object: None });
+        }
+    }
+
+    fn replace(&mut self, id: Id, body: Value) -> (StatusCode, Value) {
+        match self.objects.get(&id) {
+            None => status(StatusCode::NOT_FOUND, "NotFound"),
+            Some(there) if there["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] => {
+                status(StatusCode::CONFLICT, "Conflict")
+            }
+            Some(_) => (StatusCode::OK, self.put(id, body)),
         }
     }
 

@@ -94,7 +94,9 @@ fn run_pods(store: &mut Store) {
                     .filter(|(_, peer)| peer["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == gang);
                 let met = peers.clone().all(|(_, peer)| phase(peer) != "Pending");
                 if met {
-                    let plan = mounted(store, &id, &gang).expect("a pod that runs has its plan");
+                    // It was read when the pod began, whatever is deleted since.
+                    let plan: AttemptPlan =
+                        serde_json::from_value(pod["read"].clone()).expect("a pod that runs has its plan");
                     if store.held && plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train) {
                         continue;
                     }
@@ -104,7 +106,8 @@ fn run_pods(store: &mut Store) {
                 }
             }
             _ => {
-                if mounted(store, &id, &gang).is_some() {
+                if let Some(plan) = mounted(store, &id, &gang) {
+                    pod["read"] = serde_json::to_value(plan).unwrap();
                     pod["spec"]["nodeName"] = json!(format!("node-{index}"));
                     pod["status"] = json!({"phase": "Running", "podIP": format!("10.0.0.{index}"),
                         "containerStatuses": [{"name": "trainer", "state": {"running": {}}}]});

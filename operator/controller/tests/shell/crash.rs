@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 
 /// Rounds after which a job must have ended.
 const ROUNDS: usize = 600;
+/// Rounds of the next operator before a write of the one before arrives.
+const LATE: usize = 2;
 
 /// Three phases, one of which is slower and rolled back, and a training.
 pub fn job() -> Value {
@@ -142,7 +144,12 @@ async fn run_job(
     let mut before = api.store().version;
     let mut operator = Operator::start(&api, before);
     let mut quiet = 0;
-    for _ in 0..ROUNDS {
+    let mut arrives = None;
+    for round in 0..ROUNDS {
+        if arrives == Some(round) {
+            api.store().arrive();
+            check(&api.store());
+        }
         let now = api.store().version;
         operator.catch_up(if caches == Caches::Behind { before } else { now });
         before = now;
@@ -152,6 +159,7 @@ async fn run_job(
         check(&store);
         if store.dead {
             store.dead = false;
+            arrives = Some(round + 1 + LATE);
             store.stop = None;
             // The cluster keeps running while the operator is stopped: pods are created, and mount what is there.
             for _ in 0..store.garbage_after.min(3) {
@@ -255,6 +263,23 @@ async fn stopped_at_any_write_the_operator_comes_to_the_same_end(
     for at in 1..=whole.writes.len() {
         let end = run(Some((at, stop)), caches, None).await;
         let case = format!("{stop:?} at write {at} ({}), caches {caches:?}", whole.writes[at - 1]);
+        assert_eq!(timeless(end.status), wanted, "{case}");
+        assert_eq!(end.left, Vec::<String>::new(), "{case}");
+    }
+}
+
+/// A rolling update while the lease is lost in the middle of a reconcile: the fence lets nothing more through, and what had passed
+/// it arrives when the next operator is at work.
+#[rstest]
+#[tokio::test]
+async fn a_write_that_arrives_after_the_lease_was_lost_starts_no_second_gang(
+    #[values(Caches::Fresh, Caches::Behind)] caches: Caches,
+) {
+    let whole = run(None, Caches::Fresh, None).await;
+    let wanted = timeless(whole.status);
+    for at in 1..=whole.writes.len() {
+        let end = run(Some((at, Stop::Late)), caches, None).await;
+        let case = format!("write {at} ({}) is late, caches {caches:?}", whole.writes[at - 1]);
         assert_eq!(timeless(end.status), wanted, "{case}");
         assert_eq!(end.left, Vec::<String>::new(), "{case}");
     }

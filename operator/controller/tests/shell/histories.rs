@@ -16,7 +16,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::live::Attempt;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::{LaunchResult, fold};
-use pawl_controller::context::Clock;
+use pawl_controller::clock::Clock;
 use pawl_controller::key::Key;
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -6,12 +6,18 @@ mod api;
 mod claim;
 mod cluster;
 mod crash;
+mod earlier;
 mod histories;
 mod later;
+mod load;
+mod multikueue;
+mod nodes;
 mod operator;
 mod refused;
+mod second;
 mod service;
 mod stopped;
 #[path = "../../../decision/tests/storage/mod.rs"]
 mod storage;
 mod template;
+mod token;

@@ -5,7 +5,8 @@ use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use pawl_api::Policy;
 use pawl_contract::live::Attempt;
-use pawl_controller::context::{Clock, Context};
+use pawl_controller::clock::Clock;
+use pawl_controller::context::Context;
 use pawl_controller::error::Error;
 use pawl_controller::events::Events;
 use pawl_controller::jobs::Jobs;
@@ -14,6 +15,8 @@ use pawl_controller::key::Key;
 use pawl_controller::leader::Leadership;
 use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
+use pawl_controller::namespaces::Namespaces;
+use pawl_controller::nodes::Nodes;
 use pawl_controller::objects::{Images, PodDefaults, StorageConfig};
 use pawl_controller::reading::{self, Guarded};
 use pawl_controller::reconcile::reconcile;
@@ -46,7 +49,7 @@ impl Operator {
     /// The same, by this clock.
     pub fn start_at(api: &Api, version: u64, clock: Clock) -> Self {
         let client = api.client();
-        let jobs = Jobs::default();
+        let jobs = Jobs::new(clock.clone());
         let metrics = Metrics::new(jobs.clone());
         let (live, _) = Live::new(jobs.clone(), Pace::default(), metrics.clone());
         let context = Context {
@@ -59,10 +62,12 @@ impl Operator {
             facts: Facts::new(jobs.clone()),
             jobs,
             live,
-            metrics,
+            metrics: metrics.clone(),
             leadership: Leadership::alone(),
             clock,
             services: Services::default(),
+            namespaces: Namespaces::new(None, metrics),
+            nodes: Nodes::default(),
         };
         let listings = [(); 4].map(|()| Listing::new(None));
         let (known, named) = (BTreeMap::new(), Vec::new());
@@ -74,6 +79,18 @@ impl Operator {
         }
         operator.done();
         operator
+    }
+
+    /// Gives it a name among the operators of the cluster.
+    pub fn named(mut self, name: &str) -> Self {
+        let metrics = self.context.metrics.clone();
+        self.context.namespaces = Namespaces::new(Some(name.to_owned()), metrics);
+        self
+    }
+
+    /// Its metrics, as Prometheus reads them.
+    pub fn metrics(&self) -> String {
+        self.context.metrics.render()
     }
 
     fn begin(&mut self) {

@@ -104,10 +104,12 @@ async fn a_claim_that_a_notebook_keeps_is_reported_until_it_is_gone() {
     assert!(api.store().objects.contains_key(&claim()));
 }
 
+/// A webhook that does not answer, an overloaded API server, a token that is not accepted.
+#[rstest::rstest]
 #[tokio::test(start_paused = true)]
-async fn a_webhook_that_does_not_answer_is_reported_once_that_lasts() {
+async fn what_may_pass_is_reported_once_it_lasts(#[values(500, 503, 429, 401)] code: u16) {
     let api = Api::default();
-    api.store().refuses = vec![("POST /apis/batch/v1/namespaces/default/jobs", 500)];
+    api.store().refuses = vec![("POST /apis/batch/v1/namespaces/default/jobs", code)];
     let mut operator = begin(&api);
     let error = failed(&api, &mut operator).await;
     assert!(error.contains("cannot create batch Job toy-1"), "{error}");
@@ -154,8 +156,8 @@ async fn why_it_waits(message: &str, events: Option<u16>) -> (String, String) {
 }
 
 /// A clock that is some seconds ahead.
-fn later() -> pawl_controller::context::Clock {
-    pawl_controller::context::Clock::of(|| jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10))
+fn later() -> pawl_controller::clock::Clock {
+    pawl_controller::clock::Clock::of(|| jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10))
 }
 
 /// All of them were "waiting in its queue, for free devices or for quota".

@@ -1,0 +1,207 @@
+//! In which namespaces this operator acts: in each, the one that holds its Lease.
+//!
+//! The election ([`crate::leader`]) is among the replicas of one operator. Two operators with a lease each, such as two releases of
+//! the chart or one that a person started, know nothing of each other; where their namespaces overlap, each would start gangs
+//! with its own images and defaults, and undo what the other does. In every namespace with jobs, an operator therefore holds a
+//! Lease as long as it acts there. Another one finds it, reports that, does nothing in this namespace, and takes over once the
+//! Lease has not been renewed for [`Timing::duration`].
+//!
+//! The holder is the operator, not a replica: a rolling update or a new leader goes on at once. As in the election, no clock is
+//! compared with another one. A renewal in a minute costs less than the progress of a single job that trains; namespaces in which
+//! no job is under way cost nothing.
+//!
+//! An operator that may not write the Lease, because its roles are from before it had one, acts as if it were alone.
+
+use crate::leader::{Act, Seen, Timing, evaluate};
+use crate::metrics::Metrics;
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Name of the Lease in each namespace.
+pub const LEASE: &str = "pawl-trainingjobs";
+/// Its times.
+pub const TIMING: Timing = Timing {
+    duration: Duration::from_secs(180),
+    act_for: Duration::from_secs(150),
+    renew_every: Duration::from_secs(60),
+    look_every: Duration::from_secs(30),
+};
+/// Before a request that failed is made again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Before a Lease that may not be written is tried again.
+const UNHELD: Duration = Duration::from_secs(600);
+
+/// In which namespaces this operator acts.
+pub struct Namespaces {
+    me: Option<String>,
+    known: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Known>>>>,
+    metrics: Metrics,
+}
+
+/// What is known of the Lease of a namespace.
+#[derive(Debug, Default)]
+struct Known {
+    seen: Option<Seen>,
+    /// This operator acts until then.
+    acts_until: Option<Instant>,
+    /// No request is made before.
+    next: Option<Instant>,
+    /// It was reported why this operator does not act, or acts without a Lease.
+    reported: Option<String>,
+}
+
+impl Known {
+    fn may_act(&self, now: Instant) -> bool {
+        self.acts_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether `what` is news.
+    fn is_new(&mut self, what: &str) -> bool {
+        let new = self.reported.as_deref() != Some(what);
+        self.reported = Some(what.to_owned());
+        new
+    }
+}
+
+impl Namespaces {
+    /// Those in which `operator` acts, which is the name of all of its replicas; `None`: in all, whoever else does.
+    pub fn new(operator: Option<String>, metrics: Metrics) -> Self {
+        Self { me: operator, known: Mutex::default(), metrics }
+    }
+
+    /// `None` when this operator may act in `namespace`; else when to ask again.
+    pub async fn wait(&self, client: &Client, namespace: &str) -> Option<Duration> {
+        let me = self.me.as_deref()?;
+        let known = self.known.lock().entry(namespace.to_owned()).or_default().clone();
+        // Of many jobs, one asks.
+        let mut known = known.lock().await;
+        if known.next.is_none_or(|next| next <= Instant::now()) {
+            self.ask(&mut known, client, namespace, me).await;
+        }
+        let now = Instant::now();
+        let next = known.next.map_or(AGAIN, |next| next.saturating_duration_since(now));
+        (!known.may_act(now)).then(|| next.max(Duration::from_secs(1)))
+    }
+
+    /// Forgets all but these, in which there are jobs.
+    pub fn retain(&self, namespaces: &BTreeSet<String>) {
+        self.known.lock().retain(|namespace, _| {
+            let kept = namespaces.contains(namespace);
+            if !kept {
+                self.metrics.of_another(namespace, false);
+            }
+            kept
+        });
+    }
+
+    /// Reads or renews the Lease, and says when to do so again.
+    async fn ask(&self, known: &mut Known, client: &Client, namespace: &str, me: &str) {
+        let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        let mut asked = look_and_act(known, &leases, me).await;
+        if matches!(&asked, Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409)) {
+            // Another client wrote or deleted it meanwhile.
+            known.seen = None;
+            asked = look_and_act(known, &leases, me).await;
+        }
+        let now = Instant::now();
+        match asked {
+            Ok(Found::Own) => {
+                known.next = Some(now + TIMING.renew_every);
+                if known.reported.take().is_some() {
+                    tracing::info!(namespace, "this operator acts in the namespace");
+                }
+                self.metrics.of_another(namespace, false);
+            }
+            Ok(Found::Another { holder, until }) => {
+                known.acts_until = None;
+                known.next = Some(until.min(now + TIMING.look_every));
+                self.metrics.of_another(namespace, true);
+                if known.is_new(&holder) {
+                    tracing::warn!(
+                        namespace,
+                        "operator {holder} acts in this namespace, so that this one does nothing there: uninstall one of them, or set \
+                         the namespaces of both so that they do not overlap (Lease {LEASE} names who acts)"
+                    );
+                }
+            }
+            Err(kube::Error::Api(status)) if is_final(status.code) => {
+                (known.acts_until, known.next) = (Some(now + UNHELD + TIMING.act_for), Some(now + UNHELD));
+                self.metrics.of_another(namespace, false);
+                if known.is_new(&status.message) {
+                    tracing::warn!(
+                        namespace,
+                        error = status.message,
+                        "Lease {LEASE} cannot be written: another operator in this namespace would not be noticed; helm upgrade \
+                         restores the roles"
+                    );
+                }
+            }
+            Err(error) => {
+                known.next = Some(now + AGAIN);
+                tracing::warn!(namespace, %error, "Lease {LEASE} cannot be read or renewed");
+            }
+        }
+    }
+}
+
+/// Whether a refusal will be the same the next time: a missing right, or a webhook that rejects Leases.
+const fn is_final(code: u16) -> bool {
+    matches!(code, 400..=499) && !matches!(code, 401 | 408 | 409 | 429)
+}
+
+/// Whose a Lease is.
+enum Found {
+    Own,
+    Another { holder: String, until: Instant },
+}
+
+async fn look_and_act(known: &mut Known, leases: &Api<Lease>, me: &str) -> kube::Result<Found> {
+    // The holder knows it: when another client writes it, the renewal is refused.
+    let holds = known.seen.as_ref().is_some_and(|seen| seen.holder() == Some(me));
+    if !holds {
+        let there = leases.get_opt(LEASE).await?;
+        let last = known.seen.take();
+        known.seen = there.map(|lease| Seen::look(last, lease, Instant::now()));
+    }
+    // The right to act counts from before the request.
+    let now = Instant::now();
+    let act = evaluate(known.seen.as_ref(), me, now, &TIMING);
+    let old = known.seen.as_ref().map(|seen| seen.lease.clone());
+    let parameters = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let written = match act {
+        Act::Create => leases.create(&parameters, &ours(None, me, Timestamp::now())).await?,
+        Act::Renew | Act::Take => leases.replace(LEASE, &parameters, &ours(old, me, Timestamp::now())).await?,
+        Act::Follow { until } => {
+            let holder = known.seen.as_ref().and_then(Seen::holder).unwrap_or_default().to_owned();
+            return Ok(Found::Another { holder, until });
+        }
+    };
+    known.seen = Some(Seen { lease: written, at: now });
+    known.acts_until = Some(now + TIMING.act_for);
+    Ok(Found::Own)
+}
+
+/// The Lease with `me` as its holder. Its times are for people.
+fn ours(old: Option<Lease>, me: &str, now: Timestamp) -> Lease {
+    let mut lease = old.unwrap_or_default();
+    lease.metadata.name = Some(LEASE.to_owned());
+    lease.metadata.managed_fields = None;
+    let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+    if spec.holder_identity.as_deref() != Some(me) {
+        spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |count| count.saturating_add(1)));
+        spec.acquire_time = Some(MicroTime(now));
+    }
+    spec.holder_identity = Some(me.to_owned());
+    spec.lease_duration_seconds = i32::try_from(TIMING.duration.as_secs()).ok();
+    spec.renew_time = Some(MicroTime(now));
+    lease
+}
