@@ -266,6 +266,40 @@ def network_policies_allow_the_expected_ingress():
         assert all("namespaceSelector" in peer for peer in readers["from"])
 
 
+def constant(path, name):
+    """The value of a constant of a Rust source."""
+    return re.search(rf'const {name}: [^=]+= "?([^";]+)"?;', (ROOT / path).read_text())[1]
+
+
+@test
+def network_policies_allow_what_operator_and_agents_connect_to():
+    """No test runs them under a CNI that enforces them: ports and labels are those of the code, and nothing is said of egress."""
+    names = "operator/controller/src/names.rs"
+    trainers = {"app.kubernetes.io/name": constant(names, "TRAINER_NAME"), "app.kubernetes.io/managed-by": constant(names, "MANAGER")}
+    port = int(constant("crds/contract/src/pod.rs", "AGENT_HTTP_PORT"))
+    objects = template(*EVERYTHING, "namespaces={team-a,team-b}")
+    (deployment,) = of_kind(objects, "Deployment")
+    pod = deployment["spec"]["template"]
+    served = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]}
+    for policy in of_kind(objects, "NetworkPolicy"):
+        spec = policy["spec"]
+        # Pods ask DNS and the API server, and the rank 0 of the rendezvous: with egress in the list, all of these would be cut off.
+        assert spec["policyTypes"] == ["Ingress"]
+        selected = spec["podSelector"]["matchLabels"]
+        if policy["metadata"]["namespace"] == "pawl-system":
+            assert selected.items() <= pod["metadata"]["labels"].items(), "it selects the operator"
+            assert [each["port"] for rule in spec["ingress"] for each in rule["ports"]] == ["http"] and "http" in served
+            continue
+        assert selected == trainers
+        gang, readers = spec["ingress"]
+        # The rendezvous, the collectives of NCCL, and the agents: any port, among the trainers of the namespace.
+        assert gang == {"from": [{"podSelector": {"matchLabels": trainers}}]}
+        assert readers["ports"] == [{"port": port}]
+        operator = readers["from"][0]
+        assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "pawl-system"}
+        assert operator["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items(), "the operator may ask the agents"
+
+
 @test
 def network_policies_exist_by_default_where_namespaces_are_listed():
     assert not of_kind(template(), "NetworkPolicy")

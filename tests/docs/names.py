@@ -20,7 +20,10 @@ def variants(path, name):
 def reasons():
     """All reasons that a status or an event may contain, besides the names of stages and `Baseline` with an outcome."""
     own = variants("operator/decision/src/reason.rs", "Reason") - {"Outcome", "Baseline", "Stage"}
-    return own | variants("crds/contract/src/exit.rs", "Outcome")
+    # Events of the operator itself, which no decision emits.
+    sources = [path.read_text() for path in (ROOT / "operator/controller/src").rglob("*.rs")]
+    events = {name for text in sources for name in re.findall(r'\.warn\([^"]*"([A-Z]\w+)"', text)}
+    return own | events | variants("crds/contract/src/exit.rs", "Outcome")
 
 
 def problems():
