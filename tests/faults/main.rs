@@ -13,5 +13,6 @@ mod matrix;
 mod nodes;
 mod objects;
 mod operators;
+mod overload;
 mod pods;
 mod scheduling;

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::ListParams;
 use pawl_api::TrainingJob;
 use pawl_api::status::{PhaseState, Stage};
-use pawl_e2e::job::{status, toy, verdicts};
+use pawl_e2e::job::{status, toy, training, verdicts};
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Operator, scene};
 use std::collections::BTreeSet;
@@ -75,6 +75,35 @@ fn another_replica_leads_within_20_seconds_of_a_kill() {
             job["spec"]["train"]["items"] = 640.into();
         }));
         scene.complete("toy", Duration::from_secs(90)).await;
+    });
+}
+
+/// One that a person started, or a release of the chart that Helm could not compare.
+#[test]
+fn a_second_operator_on_the_namespace_does_nothing_until_the_first_one_is_gone() {
+    scene(async |scene| {
+        let first = Operator::start_alone(scene, None).await;
+        scene.apply(&training("shared", 60, |_| {}));
+        let runs = |job: &TrainingJob| stage(job) == Stage::Training && job.status.as_ref().unwrap().attempt.is_some();
+        scene.healthy_until("shared", "to train", Duration::from_secs(90), runs).await;
+        let second = Operator::another(scene).await;
+        let of_another = format!("pawl_namespace_of_another_operator{{namespace=\"{}\"}} 1", scene.namespace);
+        let says_so = async || second.metrics().await.contains(&of_another).then_some(());
+        scene.until("the second one to say so", Duration::from_secs(40), says_so).await;
+        let writes = |metrics: &str| {
+            let reads = ["get", "list", "watch"].map(|verb| format!("verb=\"{verb}\""));
+            let requests = metrics.lines().filter(|line| line.starts_with("pawl_api_requests_total{"));
+            requests.filter(|line| !reads.iter().any(|read| line.contains(read))).count()
+        };
+        assert_eq!(writes(&second.metrics().await), 0, "{}", second.metrics().await);
+        let attempts = status(&scene.job("shared").await).attempts;
+        first.kill();
+        let took = async || (writes(&second.metrics().await) > 0).then_some(());
+        let killed = Instant::now();
+        scene.until("the second one to take over", Duration::from_secs(230), took).await;
+        eprintln!("took over after {:.1} s", killed.elapsed().as_secs_f64());
+        let job = scene.complete("shared", Duration::from_secs(120)).await;
+        assert_eq!(status(&job).attempts, attempts, "the gang went on");
     });
 }
 

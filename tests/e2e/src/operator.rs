@@ -167,14 +167,25 @@ impl Operator {
         Self::spawn_with(scene, None, &["--default-storage", "Claim"]).ready(scene).await
     }
 
+    /// Starts another operator, whose lease is elsewhere, and waits until it is ready.
+    pub async fn another(scene: &Scene) -> Self {
+        let arguments = [&TALKATIVE[..], &NO_STORAGE, &["--leader-election", "false"]].concat();
+        let lease = format!("not-{}", scene.namespace);
+        Self::begin_as(scene, &lease, &Program::built(), None, &arguments).ready(scene).await
+    }
+
     fn begin(scene: &Scene, program: &Program, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
+        Self::begin_as(scene, &scene.namespace, program, kubeconfig, arguments)
+    }
+
+    fn begin_as(scene: &Scene, lease: &str, program: &Program, kubeconfig: Option<&Path>, arguments: &[&str]) -> Self {
         let own = account(scene);
         let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let log = scene.operator_log();
         let out = File::options().create(true).append(true).open(&log).unwrap();
         let child = Command::new(&program.path)
             .envs(program.environment.iter().cloned())
-            .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", &scene.namespace])
+            .args(["operator", "--namespace", &scene.namespace, "--lease-namespace", lease])
             .args(["--listen", &http.to_string()])
             .args(arguments)
             .env("KUBECONFIG", kubeconfig.unwrap_or(&own))

@@ -90,7 +90,7 @@ impl Scene {
     async fn close(&self) {
         succeed(&mut kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]));
         let own = format!("--selector={SCENE}={}", self.namespace);
-        let kinds = "persistentvolumes,clusterroles,clusterrolebindings";
+        let kinds = "persistentvolumes,clusterroles,clusterrolebindings,flowschemas,prioritylevelconfigurations";
         succeed(&mut kubectl(&["delete", kinds, &own, "--wait=false"]));
     }
 
