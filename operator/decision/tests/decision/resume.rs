@@ -223,6 +223,13 @@ fn infrastructure_failures_resume_with_the_same_settings() {
 
 /// Training that is interrupted 12 times, whose `maxRestarts` is 2. With `progress`, each attempt writes a checkpoint first.
 fn interrupted(ending: &Ending, progress: bool) -> World {
+    let mut world = interruptions(ending, progress);
+    world.run();
+    world
+}
+
+/// The same, before it goes on to its end.
+fn interruptions(ending: &Ending, progress: bool) -> World {
     let mut world = training(json!({"lifecycle": {"maxRestarts": 2}}));
     for number in 1..=12_u64 {
         if world.status.stage == Stage::Failed {
@@ -241,7 +248,6 @@ fn interrupted(ending: &Ending, progress: bool) -> World {
         // The longest back-off.
         world.wait(301).decide();
     }
-    world.run();
     world
 }
 
@@ -267,7 +273,7 @@ fn disruptions_are_not_limited_and_a_new_checkpoint_refills_the_limit_on_failure
 fn disruptions_without_progress_are_backed_off_and_with_progress_are_not() {
     let reclaimed = Ending::Disrupted("pod toy-0: PreemptionByScheduler".to_owned());
     let backed_off = |progress| {
-        let world = interrupted(&reclaimed, progress);
+        let world = interruptions(&reclaimed, progress);
         let events = world.events.iter().filter(|event| event.reason == "Disrupted");
         assert!(events.clone().all(|event| event.message.contains("not counted")));
         (events.count(), world.status.retry.clone().unwrap_or_default().disruptions)

@@ -37,7 +37,7 @@ fn a_failure_is_forgotten_once_its_trial_has_its_verdict() {
     world.run_until(|world| world.status.retry.is_some());
     world.run_until(|world| world.launches(LaunchKind::Measure, "fuse") == 4);
     assert_eq!(world.status.retry.as_ref().map(|retry| retry.count), Some(1), "it counts until then");
-    world.run_until(|world| world.status.stage == Stage::Training);
+    world.run_until(|world| world.status.stage == Stage::Training && !world.alive().is_empty());
     assert_eq!(world.status.retry, None);
     world.end_alive(Ending::Lost("node-0 was drained".to_owned()));
     world.run_until(|world| world.status.retry.is_some());
