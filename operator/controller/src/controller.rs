@@ -75,7 +75,10 @@ async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Erro
     let key = Key::of(&*object);
     let result = match &object.0 {
         Ok(job) => reconcile::reconcile(&context, job).await,
-        Err(unreadable) => reading::report(&context, &object, unreadable).await.map(|()| Action::await_change()),
+        Err(unreadable) => match context.namespaces.wait(&context.client, &key.namespace).await {
+            Some(again) => Ok(Action::requeue(again)),
+            None => reading::report(&context, &object, unreadable).await.map(|()| Action::await_change()),
+        },
     };
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
     if result.is_ok() {

@@ -97,9 +97,6 @@ impl Resource for Guarded {
 /// [`Error::Stale`] when the job has changed; [`Error::Api`].
 pub async fn report(context: &Context, object: &Guarded, unreadable: &Unreadable) -> Result<(), Error> {
     let Unreadable { metadata, conditions, problem } = unreadable;
-    if context.namespaces.wait(&context.client, &object.namespace().unwrap_or_default()).await.is_some() {
-        return Ok(());
-    }
     let message = format!("{problem}; the job and its pods are left as they are");
     context.events.warn(object, "Unreadable", message.clone()).await;
     let new = pawl_decision::unreadable(conditions, metadata.generation, &message, context.clock.now());
