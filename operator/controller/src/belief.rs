@@ -9,11 +9,13 @@
 //!    nothing. An action that needs no write (a start that is repeated) first reads the resource version.
 //! 3. *The cache may lag.* What this process wrote last is kept ([`crate::jobs`]) until the cache has caught up, so that its next
 //!    decision is made on it. Resource versions of one kind are ordered; an older cache is simply passed over.
+//!    Of a job that rests nothing is kept once the cache has caught up.
 //! 4. *Facts may lag.* A fact that is late only delays. An attempt's number advances when all of its pods were seen to
 //!    end or to be gone, which is for ever; until then any start bears the same name, and names are unique.
 //! 5. *Releasing comes last.* What holds results (pods, and in this process the facts of pods that are gone) is let go
 //!    only when the status that was given to the decision core, and therefore written, no longer needs it.
 
+use crate::packed::Text;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,6 +70,28 @@ impl Belief {
     pub fn due(&self) -> Option<Duration> {
         let unsaved = known(&self.saved) != known(&self.newest);
         unsaved.then(|| self.since.map_or(PROGRESS_WRITE, |since| PROGRESS_WRITE.saturating_sub(since.elapsed())))
+    }
+}
+
+/// The belief about a job that rests, until the cache has it: many jobs may come to rest at once.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    pub(crate) version: String,
+    status: Text,
+    since: Option<Instant>,
+}
+
+impl Resting {
+    /// `None`: not all of it is saved.
+    pub(crate) fn of(belief: &Belief) -> Option<Self> {
+        let Belief { version, saved, newest, since } = belief;
+        let status = (saved == newest).then(|| Text::new(&**saved))??;
+        Some(Self { version: version.clone(), status, since: *since })
+    }
+
+    pub(crate) fn open(&self) -> Option<Belief> {
+        let status: Arc<TrainingJobStatus> = Arc::new(self.status.open()?);
+        Some(Belief { version: self.version.clone(), saved: status.clone(), newest: status, since: self.since })
     }
 }
 

@@ -4,13 +4,14 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::leader::Role;
+use crate::packed::Packed;
 use crate::reading::{self, Guarded};
 use crate::reconcile;
 use crate::watch::Watches;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config};
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -38,8 +39,9 @@ pub async fn run(
         gained(context.clone()).flat_map(all).boxed(),
     ];
     let queue = stream::select_all(triggers).take_until(stop).map(Ok::<_, Infallible>);
-    let reconcile = |object: Arc<Guarded>, context: Arc<Context>| {
-        let task = tokio::spawn(one(object, context));
+    let newest = store.clone();
+    let reconcile = move |object: Arc<Packed>, context: Arc<Context>| {
+        let task = tokio::spawn(one(object, context, newest.clone()));
         async move {
             task.await.unwrap_or_else(|panic| Err(Error::Local { what: "a decision", why: panic.to_string() }))
         }
@@ -67,27 +69,41 @@ fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
     })
 }
 
-async fn one(object: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Error> {
+async fn one(object: Arc<Packed>, context: Arc<Context>, store: Store<Packed>) -> Result<Action, Error> {
     if !context.leadership.may_act() {
         return Ok(Action::await_change());
     }
     let started = Instant::now();
     let key = Key::of(&*object);
-    let result = match &object.0 {
-        Ok(job) => reconcile::reconcile(&context, job).await,
-        Err(unreadable) => match context.namespaces.wait(&context.client, &key.namespace).await {
-            Some(again) => Ok(Action::requeue(again)),
-            None => reading::report(&context, &object, unreadable).await.map(|()| Action::await_change()),
-        },
-    };
+    let result = advance(&context, &key, &object).await;
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
     if result.is_ok() {
         context.jobs.succeeded(&key);
+        // The watch may have been faster than the answer to a write.
+        if let Some(job) = store.get(&key.reference()) {
+            context.jobs.cached(&*job);
+        }
     }
     result
 }
 
-fn failed(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> Action {
+async fn advance(context: &Context, key: &Key, object: &Packed) -> Result<Action, Error> {
+    let opened = match object.open() {
+        Some(opened) => Some(opened),
+        None => reading::read(context, key).await?,
+    };
+    match opened {
+        Some(Guarded(Ok(job))) => reconcile::reconcile(context, &job).await,
+        Some(guarded @ Guarded(Err(_))) => match context.namespaces.wait(&context.client, &key.namespace).await {
+            Some(again) => Ok(Action::requeue(again)),
+            None => reading::report(context, &guarded).await.map(|()| Action::await_change()),
+        },
+        // It was deleted meanwhile.
+        None => Ok(Action::await_change()),
+    }
+}
+
+fn failed(object: Arc<Packed>, error: &Error, context: Arc<Context>) -> Action {
     let key = Key::of(&*object);
     if !context.leadership.may_act() {
         return Action::await_change();

@@ -45,6 +45,7 @@ pub mod nodes;
 pub mod objects;
 pub mod observe;
 mod owned;
+pub mod packed;
 pub mod reading;
 pub mod reconcile;
 pub mod repair;

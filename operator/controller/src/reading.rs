@@ -3,8 +3,10 @@
 
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
+use crate::key::Key;
 use crate::names;
 use crate::scopes::{Scopes, Unavailable};
+use crate::watch::JOB_PAGE;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -90,13 +92,22 @@ impl Resource for Guarded {
     }
 }
 
+/// The job as it is now, if it exists.
+///
+/// # Errors
+/// [`Error::Api`].
+pub async fn read(context: &Context, key: &Key) -> Result<Option<Guarded>, Error> {
+    let jobs: Api<Guarded> = Api::namespaced(context.client.clone(), &key.namespace);
+    jobs.get_opt(&key.name).await.doing(|| format!("read TrainingJob {}", key.name))
+}
+
 /// Reports a job that cannot be decided on by its condition `Stalled` and an event; all else in its status, and its pods, are
 /// left as they are.
 ///
 /// # Errors
 /// [`Error::Stale`] when the job has changed; [`Error::Api`].
-pub async fn report(context: &Context, object: &Guarded, unreadable: &Unreadable) -> Result<(), Error> {
-    let Unreadable { metadata, conditions, problem } = unreadable;
+pub async fn report(context: &Context, object: &Guarded) -> Result<(), Error> {
+    let Err(Unreadable { metadata, conditions, problem }) = &object.0 else { return Ok(()) };
     let message = format!("{problem}; the job and its pods are left as they are");
     context.events.warn(object, "Unreadable", message.clone()).await;
     let new = pawl_decision::unreadable(conditions, metadata.generation, &message, context.clock.now());
@@ -127,24 +138,34 @@ async fn report_to_jobs(context: &Context, unavailable: &Unavailable) -> Result<
         None => Api::all(context.client.clone()),
     };
     let message = format!("the operator decides nothing about the job: it cannot list {resource}: {error}");
-    for job in jobs.list(&ListParams::default()).await.doing(|| "list TrainingJobs".to_owned())? {
-        let Ok(Job { job: TrainingJob { metadata, status, .. }, .. }) = &job.0 else { continue };
-        let status = status.clone().unwrap_or_default();
-        let namespace = metadata.namespace.as_deref().unwrap_or_default();
-        if context.namespaces.wait(&context.client, namespace).await.is_some() {
-            continue;
+    let mut page = ListParams::default().limit(JOB_PAGE);
+    loop {
+        let listed = jobs.list(&page).await.doing(|| "list TrainingJobs".to_owned())?;
+        page.continue_token = listed.metadata.continue_.filter(|token| !token.is_empty());
+        for job in &listed.items {
+            report_obstructed(context, job, &message).await?;
         }
-        if !matches!(status.stage, Stage::Complete | Stage::Failed) {
-            let (old, now) = (&status.conditions, context.clock.now());
-            let new = pawl_decision::obstructed(old, metadata.generation, &message, now);
-            match write_stalled(context, &job, old, new).await {
-                // Somebody else changed it: next time.
-                Ok(()) | Err(Error::Stale) => {}
-                Err(error) => return Err(error),
-            }
+        if page.continue_token.is_none() {
+            return Ok(());
         }
     }
-    Ok(())
+}
+
+async fn report_obstructed(context: &Context, object: &Guarded, message: &str) -> Result<(), Error> {
+    let Ok(Job { job: TrainingJob { metadata, status, .. }, .. }) = &object.0 else { return Ok(()) };
+    let status = status.clone().unwrap_or_default();
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let is_over = matches!(status.stage, Stage::Complete | Stage::Failed);
+    if is_over || context.namespaces.wait(&context.client, namespace).await.is_some() {
+        return Ok(());
+    }
+    let (old, now) = (&status.conditions, context.clock.now());
+    let new = pawl_decision::obstructed(old, metadata.generation, message, now);
+    match write_stalled(context, object, old, new).await {
+        // Somebody else changed it: next time.
+        Err(Error::Stale) => Ok(()),
+        written => written,
+    }
 }
 
 /// Writes the condition `Stalled` of `new`, and nothing else, if it differs from that of `conditions`.

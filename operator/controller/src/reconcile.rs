@@ -357,10 +357,8 @@ async fn save(
 
 /// The job as it is now.
 async fn newest(context: &Context, key: &Key) -> Result<reading::Job, Error> {
-    let jobs: Api<reading::Guarded> = Api::namespaced(context.client.clone(), &key.namespace);
-    let there = jobs.get_opt(&key.name).await.doing(|| format!("read TrainingJob {}", key.name))?;
     // One that cannot be read is reported when the watch has it.
-    let there = there.and_then(|there| there.0.ok());
+    let there = reading::read(context, key).await?.and_then(|there| there.0.ok());
     there.filter(|read| read.job.metadata.deletion_timestamp.is_none()).ok_or(Error::Stale)
 }
 

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::jobs::Listing;
 use crate::key::Key;
 use crate::names;
-use crate::reading::Guarded;
+use crate::packed::Packed;
 use crate::scopes::{GANG_RESOURCES, Scope, Scopes};
 use crate::waits::Waits;
 use crate::watched::{WatchedJob, WatchedPod, WatchedService};
@@ -19,9 +19,9 @@ use futures::{FutureExt, Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{Predicate, WatchStreamExt, predicates};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
@@ -30,15 +30,15 @@ use std::sync::Arc;
 
 /// Objects in a page of a list.
 const PAGE: u32 = 250;
-/// `TrainingJob`s in a page: with their status they are large.
-const JOB_PAGE: u32 = 50;
+/// `TrainingJob`s in a page: each may be as large as an object can be, and a page is held as text.
+pub(crate) const JOB_PAGE: u32 = 20;
 
 /// The controller's sources of events.
 pub struct Watches {
     /// `TrainingJob`s whose spec, labels or annotations changed.
-    pub jobs: BoxStream<'static, ObjectRef<Guarded>>,
+    pub jobs: BoxStream<'static, ObjectRef<Packed>>,
     /// All `TrainingJob`s.
-    pub store: Store<Guarded>,
+    pub store: Store<Packed>,
     /// Jobs whose pods, batch Jobs or plans changed, or whose gang lost its Service.
     pub changed: mpsc::UnboundedReceiver<Key>,
 }
@@ -77,13 +77,13 @@ pub fn gangs(
 /// missing. Jobs that are gone are forgotten everywhere.
 ///
 /// Of a relisting only what changed is passed on, so that one store holds the result of several watches.
-pub fn jobs(context: &Arc<Context>, scopes: &Scopes) -> (BoxStream<'static, ObjectRef<Guarded>>, Store<Guarded>) {
-    let (store, writer) = reflector::store::<Guarded>();
+pub fn jobs(context: &Arc<Context>, scopes: &Scopes) -> (BoxStream<'static, ObjectRef<Packed>>, Store<Packed>) {
+    let (store, writer) = reflector::store::<Packed>();
     let mut all = SelectAll::new();
     for scope in scopes.all() {
         let config = watcher::Config::default().page_size(JOB_PAGE);
         let watched = Watched { scopes: scopes.clone(), scope: scope.clone(), resource: "TrainingJobs" };
-        let (api, known) = (api::<Guarded>(&context.client, scope.as_deref()), watched.clone());
+        let (api, known) = (api::<Packed>(&context.client, scope.as_deref()), watched.clone());
         let events = async move {
             known.scopes.known(&known.scope).await;
             objects(api, config, watched)
@@ -93,31 +93,31 @@ pub fn jobs(context: &Arc<Context>, scopes: &Scopes) -> (BoxStream<'static, Obje
     }
     // An initial empty list makes the store ready; `Scopes` shows what is known.
     let start = stream::iter([Event::Init, Event::InitDone]);
-    let changes = predicates::generation.combine(predicates::labels).combine(predicates::annotations);
     let jobs = start.chain(all).map(Ok).reflect(writer).applied_objects();
-    let changed = jobs.predicate_filter(changes, Default::default());
+    // The store has it by now.
+    let cached = context.jobs.clone();
+    let jobs = jobs.inspect(move |job| job.iter().for_each(|job| cached.cached(job)));
+    let changed = jobs.predicate_filter(|job: &Packed| Some(job.edition()), Default::default());
     (changed.filter_map(|job| async { job.ok().map(|job| ObjectRef::from_obj(&job)) }).boxed(), store)
 }
 
 /// Follows one watch of `TrainingJob`s.
 struct Tracker {
     context: Arc<Context>,
-    store: Store<Guarded>,
+    store: Store<Packed>,
     scope: Option<String>,
     seen: HashSet<Key>,
 }
 
 impl Tracker {
     /// The changes that an event stands for.
-    fn track(&mut self, event: Event<Guarded>) -> Vec<Event<Guarded>> {
+    fn track(&mut self, event: Event<Packed>) -> Vec<Event<Packed>> {
         match event {
-            Event::Apply(mut job) => {
-                slim(&mut job);
+            Event::Apply(job) => {
                 self.context.facts.adopt(&Key::of(&job));
                 vec![Event::Apply(job)]
             }
-            Event::InitApply(mut job) => {
-                slim(&mut job);
+            Event::InitApply(job) => {
                 self.seen.insert(Key::of(&job));
                 self.context.facts.adopt(&Key::of(&job));
                 vec![Event::Apply(job)]
@@ -133,7 +133,7 @@ impl Tracker {
             Event::InitDone => {
                 let seen = std::mem::take(&mut self.seen);
                 let covered =
-                    |job: &Guarded| self.scope.as_ref().is_none_or(|scope| job.namespace().as_ref() == Some(scope));
+                    |job: &Packed| self.scope.as_ref().is_none_or(|scope| job.namespace().as_ref() == Some(scope));
                 let gone = self.store.state_filter(|job| covered(job) && !seen.contains(&Key::of(job)));
                 gone.iter().for_each(|job| self.gone(job));
                 self.context.facts.orphan_others(self.scope.as_deref(), &seen);
@@ -143,15 +143,9 @@ impl Tracker {
     }
 
     /// A job was deleted: its state is dropped.
-    fn gone(&self, job: &Guarded) {
+    fn gone(&self, job: &Packed) {
         self.context.jobs.forget(&Key::of(job));
     }
-}
-
-/// Drops fields that are never read.
-fn slim(job: &mut Guarded) {
-    job.managed_fields_mut().clear();
-    job.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
 }
 
 /// One watch.

@@ -11,13 +11,14 @@ pub(crate) use facts::place;
 pub use facts::{Facts, Listing};
 pub(crate) use gang::Gang;
 
-use crate::belief::{Belief, is_older};
+use crate::belief::{Belief, Resting, is_older};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::key::Key;
 use crate::sample::Sample;
 use attempts::JobFacts;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
 use std::collections::{BTreeMap, HashMap};
@@ -37,8 +38,8 @@ const TRIED_LONG_AGO: Duration = Duration::from_secs(600);
 /// All that is known of one job.
 #[derive(Debug, Default)]
 pub(crate) struct JobState {
-    /// The newest status that this process wrote or decided, and the uid of the job it belongs to.
-    belief: Option<(String, Belief)>,
+    /// The newest status that this process wrote or decided.
+    belief: Option<Own>,
     /// Consecutive failed reconciles.
     failures: u32,
     /// Why the last reconcile failed, if that is to be reported once it lasts.
@@ -51,6 +52,22 @@ pub(crate) struct JobState {
     pub(crate) gangs: Vec<Gang>,
     /// Its metrics.
     pub(crate) sample: Option<Sample>,
+}
+
+/// What this process believes of a job.
+#[derive(Debug)]
+struct Own {
+    /// Of the job.
+    uid: String,
+    held: Held,
+}
+
+/// How a belief is kept.
+#[derive(Debug)]
+enum Held {
+    Whole(Belief),
+    /// Nothing is left to do: it is kept only until the cache has it.
+    Resting(Resting),
 }
 
 /// Why reconciles fail.
@@ -109,33 +126,45 @@ impl Jobs {
         let read = Belief::read(job);
         let states = self.lock();
         let state = states.get(&Key::of(job)).and_then(|state| state.belief.as_ref());
-        let Some((_, own)) = state.filter(|(uid, _)| job.metadata.uid.as_ref() == Some(uid)) else { return read };
-        if is_older(&read.version, &own.version) {
-            return own.clone();
+        let own = state.filter(|own| job.metadata.uid.as_ref() == Some(&own.uid));
+        match own.map(|own| &own.held) {
+            Some(Held::Whole(own)) if is_older(&read.version, &own.version) => own.clone(),
+            Some(Held::Whole(own)) if *read.saved == *own.saved => own.clone().at(read.version),
+            // If it could not be opened, what is decided on an old version would be refused.
+            Some(Held::Resting(own)) if is_older(&read.version, &own.version) => own.open().unwrap_or(read),
+            Some(Held::Whole(_) | Held::Resting(_)) | None => read,
         }
-        if *read.saved == *own.saved {
-            return own.clone().at(read.version);
-        }
-        read
     }
 
     /// Sets the belief about a job.
     pub fn keep(&self, job: &TrainingJob, belief: Belief) {
         if let Some(uid) = job.metadata.uid.clone() {
-            self.entry(&Key::of(job), |state| state.belief = Some((uid, belief)));
+            self.entry(&Key::of(job), |state| state.belief = Some(Own { uid, held: Held::Whole(belief) }));
         }
     }
 
-    /// Drops the belief about an idle job once the cache has caught up with it.
+    /// Nothing is left to do for a job: the belief about it is dropped once the cache [has](Self::cached) it.
     pub fn rest(&self, job: &TrainingJob) {
-        let version = job.metadata.resource_version.as_deref().unwrap_or_default();
         self.change(&Key::of(job), |state| {
-            state.belief.take_if(|(_, own)| {
-                !is_older(version, &own.version)
-                    && *own.saved == *own.newest
-                    && job.status.as_ref() == Some(&*own.saved)
-            });
+            if let Some(Own { held, .. }) = &mut state.belief
+                && let Held::Whole(belief) = held
+                && let Some(resting) = Resting::of(belief)
+            {
+                *held = Held::Resting(resting);
+            }
             state.tried.retain(|_, when| when.elapsed() < TRIED_LONG_AGO);
+        });
+    }
+
+    /// The cache has this version of a job. To be called after it was put there, and after each reconcile with what is
+    /// there then: one of the two comes last.
+    pub fn cached(&self, job: &impl ResourceExt) {
+        let version = job.resource_version().unwrap_or_default();
+        self.change(&Key::of(job), |state| {
+            state.belief.take_if(|own| match &own.held {
+                Held::Whole(_) => false,
+                Held::Resting(resting) => !is_older(&version, &resting.version),
+            });
         });
     }
 
@@ -294,10 +323,30 @@ mod tests {
     fn a_job_that_rests_costs_no_memory() {
         let jobs = Jobs::default();
         jobs.keep(&job("12", 2), Belief::written("12".to_owned(), job("12", 2).status.unwrap()));
+        jobs.cached(&job("12", 2));
+        assert_eq!(jobs.lock().len(), 1, "there may be more to do");
         jobs.rest(&job("11", 1));
-        assert_eq!(jobs.lock().len(), 1);
-        jobs.rest(&job("12", 2));
+        jobs.cached(&job("11", 1));
+        assert_eq!(jobs.lock().len(), 1, "the cache does not have it yet");
+        let belief = jobs.belief(&job("11", 1));
+        assert_eq!((belief.newest.attempts, belief.version.as_str()), (2, "12"), "and is passed over");
+        jobs.cached(&job("12", 2));
         assert_eq!(jobs.lock().len(), 0);
+        // What is decided next begins with the cache.
+        jobs.keep(&job("12", 2), Belief::written("13".to_owned(), job("13", 3).status.unwrap()));
+        jobs.cached(&job("13", 3));
+        assert_eq!(jobs.lock().len(), 1);
+    }
+
+    #[test]
+    fn progress_that_is_not_saved_is_kept() {
+        let jobs = Jobs::default();
+        let mut belief = Belief::written("12".to_owned(), job("12", 2).status.unwrap());
+        belief.newest = Arc::new(job("12", 3).status.unwrap());
+        jobs.keep(&job("12", 2), belief);
+        jobs.rest(&job("12", 2));
+        jobs.cached(&job("12", 2));
+        assert_eq!(jobs.belief(&job("12", 2)).newest.attempts, 3);
     }
 
     #[test]

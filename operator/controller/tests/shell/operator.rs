@@ -170,8 +170,8 @@ impl Operator {
     pub async fn reconcile(&self) -> Result<Action, Error> {
         match &self.job {
             Some(Guarded(Ok(job))) => reconcile(&self.context, job).await,
-            Some(object @ Guarded(Err(unreadable))) => {
-                reading::report(&self.context, object, unreadable).await.map(|()| Action::await_change())
+            Some(object @ Guarded(Err(_))) => {
+                reading::report(&self.context, object).await.map(|()| Action::await_change())
             }
             None => Ok(Action::await_change()),
         }
