@@ -8,9 +8,12 @@
 use crate::leader::{Leadership, Role};
 use crate::metrics::Metrics;
 use axum::Router;
+use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use futures::stream;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +69,13 @@ pub async fn serve(
 pub fn routes(metrics: Metrics, readiness: Readiness) -> Router {
     let text = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Router::new()
-        .route("/metrics", get(move || async move { (text, metrics.render()) }))
+        .route(
+            "/metrics",
+            get(move || async move {
+                let pages = metrics.pages().map(Ok::<_, Infallible>);
+                (text, Body::from_stream(stream::iter(pages)))
+            }),
+        )
         .route("/healthz", get(|| async { "ok\n" }))
         .route(
             "/readyz",
@@ -85,7 +94,6 @@ pub fn routes(metrics: Metrics, readiness: Readiness) -> Router {
 mod tests {
     use super::*;
     use crate::jobs::Jobs;
-    use axum::body::Body;
     use axum::http::Request;
     use http_body_util::BodyExt;
     use tower::Service;

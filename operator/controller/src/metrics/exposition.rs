@@ -1,4 +1,4 @@
-//! Prometheus' text format, written family by family: the series of a thousand jobs are never held as objects.
+//! Prometheus' text format, written family by family.
 
 use std::fmt::Write;
 
@@ -29,6 +29,11 @@ impl Exposition {
         self.name = name;
     }
 
+    /// Goes on with a family that began in an earlier text.
+    pub(super) fn resume(&mut self, name: &'static str) {
+        self.name = name;
+    }
+
     /// A series of the family.
     pub(super) fn series(&mut self, labels: &[(&str, &str)], value: f64) {
         self.text.push_str(self.name);
@@ -43,6 +48,11 @@ impl Exposition {
             self.text.push('}');
         }
         let _ = writeln!(self.text, " {value}");
+    }
+
+    /// Bytes written so far.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
     }
 
     /// The text written so far.

@@ -3,13 +3,14 @@
 use super::exposition::Exposition;
 use super::exposition::Kind::{self, Counter, Gauge};
 use crate::key::Key;
+use crate::sample::phases::PhaseSample;
 use crate::sample::search::SearchSample;
-use crate::sample::{Bounds, PhaseSample, Sample};
+use crate::sample::{Bounds, Sample};
 use pawl_api::status::{PhaseState, Purpose, SearchState, Stage};
 use pawl_search::history::State;
 
 /// A metric family, and how to get its series of one job, phase or stage of a search.
-struct Family<T> {
+pub(super) struct Family<T> {
     name: &'static str,
     kind: Kind,
     help: &'static str,
@@ -33,7 +34,7 @@ const STAGES: [Stage; 8] = [
 ];
 
 #[rustfmt::skip]
-const JOBS: [Family<Sample>; 18] = [
+static JOBS: [Family<Sample>; 18] = [
     family("pawl_job_stage", Gauge, "1 for the current stage of the job.",
         |job, row| row.put("stage", stage(job.stage), 1.0)),
     family("pawl_job_condition", Gauge, "1 for each condition that is True.",
@@ -85,11 +86,11 @@ const JOBS: [Family<Sample>; 18] = [
 ];
 
 #[rustfmt::skip]
-const PHASES: [Family<PhaseSample>; 7] = [
+static PHASES: [Family<PhaseSample>; 7] = [
     family("pawl_phase_state", Gauge, "1 for the current state of the phase.",
         |phase, row| row.put("state", state(phase.state), 1.0)),
     family("pawl_phase_index", Gauge, "Index of the phase in the manifest, starting at 1.",
-        |phase, row| row.some(Some(f64::from(phase.index)))),
+        |phase, row| row.some(Some(phase.index))),
     family("pawl_phase_speedup_ratio", Gauge, "Speedup of the phase over the previously accepted settings.",
         |phase, row| {
             row.bounds(&phase.speedup);
@@ -97,9 +98,9 @@ const PHASES: [Family<PhaseSample>; 7] = [
             row.some_with("bound", "expected", phase.expected);
         }),
     family("pawl_phase_pairs", Gauge, "Pairs measured.",
-        |phase, row| row.some(phase.pairs.map(f64::from))),
+        |phase, row| row.some(phase.pairs)),
     family("pawl_phase_fallback", Gauge, "Number of fallbacks used.",
-        |phase, row| row.some(Some(f64::from(phase.fallback)))),
+        |phase, row| row.some(phase.fallback)),
     family("pawl_phase_quality_loss_delta", Gauge, "Increase of the validation loss over the baseline.",
         |phase, row| {
             row.bounds(&phase.loss_delta);
@@ -107,13 +108,13 @@ const PHASES: [Family<PhaseSample>; 7] = [
         }),
     family("pawl_phase_memory_bytes", Gauge, "Peak memory of the phase's launches.",
         |phase, row| {
-            row.some_with("kind", "measured", phase.memory.map(|bytes| bytes as f64));
-            row.some_with("kind", "predicted", phase.predicted_memory.map(|bytes| bytes as f64));
+            row.some_with("kind", "measured", phase.memory);
+            row.some_with("kind", "predicted", phase.predicted_memory);
         }),
 ];
 
 #[rustfmt::skip]
-const SEARCHES: [Family<SearchSample>; 4] = [
+static SEARCHES: [Family<SearchSample>; 4] = [
     family("pawl_search_state", Gauge, "1 for the current state of the stage of the search.",
         |search, row| row.put("state", search_state(search.state), 1.0)),
     family("pawl_search_trials", Gauge, "Number of trials by state.",
@@ -136,41 +137,78 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ["pawl_trainingjobs"].into_iter().chain(JOBS.iter().map(|family| family.name)).chain(phases).chain(searches)
 }
 
-/// Writes every family.
-pub(super) fn write(samples: &[(&Key, &Sample)], out: &mut Exposition) {
-    out.family("pawl_trainingjobs", Gauge, "Number of jobs by stage.");
-    for each in STAGES {
-        let count = samples.iter().filter(|(_, sample)| sample.stage == each).count();
-        out.series(&[("stage", stage(each))], count as f64);
+/// A family of any kind.
+#[derive(Clone, Copy)]
+pub(super) enum Any {
+    Job(&'static Family<Sample>),
+    Phase(&'static Family<PhaseSample>),
+    Search(&'static Family<SearchSample>),
+}
+
+/// The family of this number, from 0; `None` after the last one.
+pub(super) fn nth(number: usize) -> Option<Any> {
+    let all = JOBS.iter().map(Any::Job).chain(PHASES.iter().map(Any::Phase));
+    all.chain(SEARCHES.iter().map(Any::Search)).nth(number)
+}
+
+impl Any {
+    /// Begins the family: the series of all jobs follow.
+    pub(super) fn begin(self, out: &mut Exposition) {
+        let (name, kind, help) = self.head();
+        out.family(name, kind, help);
     }
-    for family in &JOBS {
-        out.family(family.name, family.kind, family.help);
-        for (Key { namespace, name: job }, sample) in samples {
-            (family.series)(sample, &mut Row { out, labels: vec![("namespace", namespace), ("job", job)] });
+
+    /// Goes on with the family in another text.
+    pub(super) fn resume(self, out: &mut Exposition) {
+        out.resume(self.head().0);
+    }
+
+    fn head(self) -> (&'static str, Kind, &'static str) {
+        match self {
+            Self::Job(Family { name, kind, help, .. }) => (name, *kind, help),
+            Self::Phase(Family { name, kind, help, .. }) => (name, *kind, help),
+            Self::Search(Family { name, kind, help, .. }) => (name, *kind, help),
         }
     }
-    for family in &PHASES {
-        out.family(family.name, family.kind, family.help);
-        for (Key { namespace, name: job }, sample) in samples {
-            for phase in &sample.phases {
-                let labels = vec![("namespace", namespace.as_str()), ("job", job), ("phase", &phase.name)];
-                (family.series)(phase, &mut Row { out, labels });
+
+    /// Writes the series of a job.
+    pub(super) fn write(self, Key { namespace, name: job }: &Key, sample: &Sample, out: &mut Exposition) {
+        let labels = vec![("namespace", namespace.as_str()), ("job", job)];
+        let mut row = Row { out, labels };
+        match self {
+            Self::Job(family) => (family.series)(sample, &mut row),
+            Self::Phase(family) => {
+                for (name, phase) in sample.phases.iter() {
+                    row.labels.truncate(2);
+                    row.labels.push(("phase", name));
+                    (family.series)(&phase, &mut row);
+                }
             }
-        }
-    }
-    for family in &SEARCHES {
-        out.family(family.name, family.kind, family.help);
-        for (Key { namespace, name: job }, sample) in samples {
-            for search in &sample.searches {
-                let labels = vec![("namespace", namespace.as_str()), ("job", job), ("search", &search.name)];
-                (family.series)(search, &mut Row { out, labels });
+            Self::Search(family) => {
+                for search in &sample.searches {
+                    row.labels.truncate(2);
+                    row.labels.push(("search", &search.name));
+                    (family.series)(search, &mut row);
+                }
             }
         }
     }
 }
 
+/// Writes the number of jobs by stage.
+pub(super) fn write_stages<'a>(samples: impl Iterator<Item = &'a Sample>, out: &mut Exposition) {
+    out.family("pawl_trainingjobs", Gauge, "Number of jobs by stage.");
+    let mut counts = STAGES.map(|stage| (stage, 0_u32));
+    for sample in samples {
+        counts.iter_mut().filter(|(stage, _)| *stage == sample.stage).for_each(|(_, count)| *count += 1);
+    }
+    for (each, count) in counts {
+        out.series(&[("stage", stage(each))], f64::from(count));
+    }
+}
+
 /// The series of one job, phase or stage of a search in the family being written.
-struct Row<'a> {
+pub(super) struct Row<'a> {
     out: &'a mut Exposition,
     labels: Vec<(&'static str, &'a str)>,
 }

@@ -84,11 +84,13 @@
 mod counters;
 mod exposition;
 mod families;
+mod pages;
 mod requests;
 
 #[cfg(test)]
 mod tests;
 
+pub use pages::Pages;
 pub use requests::Counted;
 
 use crate::jobs::Jobs;
@@ -96,7 +98,6 @@ use crate::key::Key;
 use crate::layer::AroundLayer;
 use crate::sample::Sample;
 use counters::Counters;
-use exposition::Exposition;
 use jiff::{SignedDuration, Timestamp};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_decision::observed::Observed;
@@ -189,16 +190,14 @@ impl Metrics {
         AroundLayer(Counted(self.counters.clone()))
     }
 
-    /// All metrics in Prometheus' text format, version 0.0.4.
-    pub fn render(&self) -> String {
-        let mut out = Exposition::default();
-        {
-            let jobs = self.jobs.lock();
-            let samples: Vec<_> = jobs.iter().filter_map(|(key, state)| Some((key, state.sample.as_ref()?))).collect();
-            families::write(&samples, &mut out);
-        }
-        let mut text = out.into_text();
-        text.push_str(&self.counters.render());
-        text
+    /// All metrics in Prometheus' text format, version 0.0.4, page by page.
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.clone())
+    }
+
+    /// The whole text.
+    #[cfg(test)]
+    pub(crate) fn render(&self) -> String {
+        self.pages().collect()
     }
 }

@@ -333,19 +333,65 @@ fn labels_are_escaped() {
     assert!(metrics.render().contains(r#"currency="a\"b\\c\nd""#));
 }
 
-/// A thousand jobs of ten phases: what is kept between scrapes is small, and a scrape is fast.
+/// The text of a fleet may be larger than the memory of the operator, so it is never there as a whole. Page by page it
+/// is the same, also when jobs come and go meanwhile.
 #[test]
-fn a_thousand_jobs_are_cheap() {
-    let metrics = Metrics::new(Jobs::default());
+fn the_metrics_of_a_fleet_come_page_by_page() {
+    let jobs = Jobs::default();
+    let metrics = Metrics::new(jobs.clone());
     let mut status = status();
     let phase = status.phases[0].clone();
     status.phases = (0..10).map(|n| PhaseStatus { name: format!("phase-{n}"), ..phase.clone() }).collect();
-    for n in 0..1000 {
-        metrics.job(&job(&format!("job-{n}")), &status, &status, &Observed::default(), now());
+    for n in 0..300 {
+        metrics.job(&job(&format!("job-{n:03}")), &status, &status, &Observed::default(), now());
     }
-    let per_phase = size_of::<crate::sample::PhaseSample>() + 16;
-    let per_job = size_of::<Sample>() + 200 + 10 * per_phase;
-    assert!(per_job < 4096, "{per_job} bytes a job");
-    let text = metrics.render();
-    assert!(text.lines().count() > 80_000);
+    let pages: Vec<String> = metrics.pages().collect();
+    let largest = pages.iter().map(String::len).max().unwrap();
+    assert!(pages.len() > 20 && largest < 80_000, "{} pages, the largest of {largest} bytes", pages.len());
+    assert!(pages.iter().all(|page| page.ends_with('\n')), "a page ends with a line");
+    let whole = read(&pages.concat());
+    let alone = Metrics::new(Jobs::default());
+    alone.job(&job("job-007"), &status, &status, &Observed::default(), now());
+    let expected: BTreeSet<String> = read(&alone.render()).into_keys().filter(|name| name.contains("job=")).collect();
+    for n in 0..300 {
+        let number = format!("job-{n:03}");
+        let missing =
+            expected.iter().map(|name| name.replace("job-007", &number)).find(|name| !whole.contains_key(name));
+        assert_eq!(missing, None);
+    }
+
+    let mut changing = metrics.pages();
+    let mut text = String::new();
+    for n in (0..300).step_by(3) {
+        text.extend(changing.next());
+        jobs.forget(&Key::new("team", format!("job-{n:03}")));
+        metrics.job(&job(&format!("new-{n:03}")), &status, &status, &Observed::default(), now());
+    }
+    text.extend(changing);
+    let series = read(&text);
+    for name in whole.keys().filter(|name| name.contains("job=\"job-001\"")) {
+        assert!(series.contains_key(name), "{name} is of a job that stays");
+    }
+}
+
+/// What is kept for the metrics of a phase: a value of its own for each measure at most.
+#[test]
+fn phases_show_what_they_have_and_nothing_else() {
+    let metrics = Metrics::new(Jobs::default());
+    let mut status = status();
+    let waiting = PhaseStatus { name: "waiting".to_owned(), ..PhaseStatus::default() };
+    status.phases.insert(1, waiting);
+    status.phases[2].measured.peak_memory_bytes = Some(2 << 30);
+    metrics.job(&job("ups"), &status, &status, &Observed::default(), now());
+    let series = read(&metrics.render());
+    let of = |family: &str, phase: &str, more: &str| {
+        series.get(&format!(r#"{family}{{namespace="team",job="ups",phase="{phase}"{more}}}"#)).copied()
+    };
+    let memory = |phase| of("pawl_phase_memory_bytes", phase, r#",kind="measured""#);
+    assert_eq!(memory("compile"), Some((1_u64 << 30) as f64));
+    assert_eq!((memory("waiting"), memory("bf16")), (None, Some((2_u64 << 30) as f64)));
+    assert_eq!(of("pawl_phase_pairs", "waiting", ""), None);
+    assert_eq!(of("pawl_phase_pairs", "bf16", ""), Some(3.0));
+    assert_eq!(of("pawl_phase_state", "waiting", r#",state="Pending""#), Some(1.0));
+    assert_eq!(of("pawl_phase_index", "bf16", ""), Some(3.0));
 }

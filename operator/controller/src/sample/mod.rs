@@ -1,13 +1,15 @@
-//! The sample of a job that is kept between scrapes: numbers and enums, a few hundred bytes.
+//! The sample of a job that is kept between scrapes: numbers and enums, a few hundred bytes and some tens
+//! of bytes for each phase.
 
+pub(crate) mod phases;
 pub(crate) mod search;
 
 use jiff::Timestamp;
-use pawl_api::spec::Phase;
-use pawl_api::status::{CheckpointStatus, PhaseState, PhaseStatus, Purpose, Stage};
+use pawl_api::status::{CheckpointStatus, Purpose, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_decision::observed::{AttemptState, Observed};
+use phases::Phases;
 use search::SearchSample;
 
 /// The metric values of a job.
@@ -36,7 +38,7 @@ pub(crate) struct Sample {
     pub(crate) spent: Option<f64>,
     pub(crate) saved: Option<f64>,
     pub(crate) currency: Box<str>,
-    pub(crate) phases: Vec<PhaseSample>,
+    pub(crate) phases: Phases,
     pub(crate) searches: Vec<SearchSample>,
 }
 
@@ -55,24 +57,6 @@ pub(crate) struct Saving {
     /// Time of the newest reported checkpoint, or of the start of training.
     pub(crate) since: f64,
     checkpoint: Option<CheckpointStatus>,
-}
-
-/// The metric values of a phase.
-#[derive(Debug)]
-pub(crate) struct PhaseSample {
-    pub(crate) name: Box<str>,
-    /// From 1.
-    pub(crate) index: u32,
-    pub(crate) state: PhaseState,
-    pub(crate) speedup: Bounds,
-    pub(crate) pairs: Option<u32>,
-    pub(crate) minimum: Option<f64>,
-    pub(crate) expected: Option<f64>,
-    pub(crate) fallback: u32,
-    pub(crate) loss_delta: Bounds,
-    pub(crate) loss_limit: Option<f64>,
-    pub(crate) memory: Option<u64>,
-    pub(crate) predicted_memory: Option<u64>,
 }
 
 impl Sample {
@@ -117,7 +101,7 @@ impl Sample {
             spent: cost.and_then(|cost| number(cost.spent.as_ref())),
             saved: cost.and_then(|cost| number(cost.saved.as_ref())),
             currency: job.spec.cost.currency.as_str().into(),
-            phases: (1..).zip(&status.phases).map(|(index, phase)| PhaseSample::new(job, index, phase)).collect(),
+            phases: Phases::new(job, &status.phases),
             searches: search::samples(job, status),
         }
     }
@@ -137,36 +121,6 @@ impl Saving {
             _ => timestamp(now),
         };
         Self { interval: job.spec.train.checkpoint.every.seconds(), since, checkpoint }
-    }
-}
-
-impl PhaseSample {
-    fn new(job: &TrainingJob, index: u32, phase: &PhaseStatus) -> Self {
-        let spec = job.spec.phases.iter().find(|spec| spec.name == phase.name);
-        let speedup = phase.speedup.as_ref();
-        let quality = phase.quality.as_ref();
-        Self {
-            name: phase.name.as_str().into(),
-            index,
-            state: phase.state,
-            speedup: Bounds {
-                estimate: speedup.map(|speedup| speedup.estimate.value()),
-                lower: speedup.and_then(|speedup| number(speedup.lower.as_ref())),
-                upper: speedup.and_then(|speedup| number(speedup.upper.as_ref())),
-            },
-            pairs: speedup.map(|speedup| speedup.pairs),
-            minimum: spec.map(Phase::min_speedup),
-            expected: spec.and_then(|spec| number(spec.expected_speedup.as_ref())),
-            fallback: phase.effective_fallback(),
-            loss_delta: Bounds {
-                estimate: quality.map(|quality| quality.loss_delta.value()),
-                lower: None,
-                upper: quality.and_then(|quality| number(quality.loss_delta_upper.as_ref())),
-            },
-            loss_limit: quality.and_then(|_| number(job.spec.gates.validation_loss_delta.as_ref())),
-            memory: phase.measured.peak_memory_bytes,
-            predicted_memory: phase.measured.predicted_memory_bytes,
-        }
     }
 }
 
