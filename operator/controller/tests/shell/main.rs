@@ -21,3 +21,4 @@ mod stopped;
 mod storage;
 mod template;
 mod token;
+mod writes;
