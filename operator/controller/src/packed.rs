@@ -8,6 +8,7 @@ use crate::reading::Guarded;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use pawl_api::TrainingJob;
+use pawl_api::status::Stage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -29,6 +30,7 @@ pub struct Packed {
     /// Name, namespace, uid, resource version, generation and time of deletion.
     metadata: ObjectMeta,
     edition: u64,
+    is_under_way: bool,
     text: Option<Text>,
 }
 
@@ -50,6 +52,11 @@ impl Packed {
     /// Differs after a change of the spec, the labels or the annotations, and after no other.
     pub fn edition(&self) -> u64 {
         self.edition
+    }
+
+    /// Whether something is still to be decided about it, by its stage.
+    pub fn is_under_way(&self) -> bool {
+        self.is_under_way
     }
 }
 
@@ -80,6 +87,8 @@ impl<'de> Deserialize<'de> for Packed {
         let mut hasher = DefaultHasher::new();
         (&all.generation, &all.labels, &all.annotations).hash(&mut hasher);
         let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = all;
+        let stage = Stage::deserialize(&value["status"]["stage"]).unwrap_or_default();
+        let is_under_way = !matches!(stage, Stage::Complete | Stage::Failed | Stage::Suspended);
         let text = Text::new(&value).filter(|text| text.compressed.len() <= MOST);
         let metadata = ObjectMeta {
             name,
@@ -90,7 +99,7 @@ impl<'de> Deserialize<'de> for Packed {
             deletion_timestamp,
             ..ObjectMeta::default()
         };
-        Ok(Self { metadata, edition: hasher.finish(), text })
+        Ok(Self { metadata, edition: hasher.finish(), is_under_way, text })
     }
 }
 

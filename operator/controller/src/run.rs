@@ -13,7 +13,8 @@ use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::nodes::Nodes;
 use crate::objects::{Images, PodDefaults, StorageConfig};
-use crate::reading::{self, Guarded};
+use crate::packed::Packed;
+use crate::reading;
 use crate::scopes::Scopes;
 use crate::serve::{self, Readiness};
 use crate::services::Services;
@@ -24,7 +25,6 @@ use futures::{FutureExt, stream};
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use pawl_api::Policy;
-use pawl_api::status::Stage;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
@@ -169,24 +169,17 @@ async fn operate(
 const ROUND: Duration = Duration::from_secs(20);
 
 /// Holds the namespaces in which a job is under way, also while nothing happens to it.
-async fn hold_namespaces(context: Arc<Context>, store: Store<Guarded>) {
+async fn hold_namespaces(context: Arc<Context>, store: Store<Packed>) {
     loop {
         tokio::time::sleep(ROUND).await;
         if !context.leadership.may_act() {
             continue;
         }
-        let namespaces_of = |jobs: Vec<Arc<Guarded>>| jobs.iter().filter_map(|job| job.namespace()).collect();
+        let namespaces_of = |jobs: Vec<Arc<Packed>>| jobs.iter().filter_map(|job| job.namespace()).collect();
         context.namespaces.retain(&namespaces_of(store.state()));
-        let under_way: BTreeSet<String> = namespaces_of(store.state_filter(is_under_way));
+        let under_way: BTreeSet<String> = namespaces_of(store.state_filter(Packed::is_under_way));
         for namespace in under_way {
             context.namespaces.wait(&context.client, &namespace).await;
         }
     }
-}
-
-/// Whether something is still to be decided about a job.
-fn is_under_way(job: &Guarded) -> bool {
-    let Ok(read) = &job.0 else { return false };
-    let stage = read.job.status.as_ref().map(|status| status.stage).unwrap_or_default();
-    !matches!(stage, Stage::Complete | Stage::Failed | Stage::Suspended)
 }

@@ -9,12 +9,15 @@ use futures::stream;
 use http::Request;
 use http_body_util::BodyExt;
 use pawl_api::Policy;
-use pawl_controller::context::{Clock, Context};
+use pawl_controller::clock::Clock;
+use pawl_controller::context::Context;
 use pawl_controller::events::Events;
 use pawl_controller::jobs::{Facts, Jobs};
 use pawl_controller::leader::Leadership;
 use pawl_controller::live::{Live, Pace};
 use pawl_controller::metrics::Metrics;
+use pawl_controller::namespaces::Namespaces;
+use pawl_controller::nodes::Nodes;
 use pawl_controller::objects::{Images, PodDefaults, StorageConfig};
 use pawl_controller::scopes::Scopes;
 use pawl_controller::serve::{Readiness, routes};
@@ -139,9 +142,11 @@ fn context(client: kube::Client) -> Arc<Context> {
         facts: Facts::new(jobs.clone()),
         jobs,
         live,
-        metrics,
+        metrics: metrics.clone(),
         leadership: Leadership::alone(),
         clock: Clock::system(),
         services: Services::default(),
+        namespaces: Namespaces::new(None, metrics),
+        nodes: Nodes::default(),
     })
 }

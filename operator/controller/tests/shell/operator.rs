@@ -90,7 +90,7 @@ impl Operator {
 
     /// Its metrics, as Prometheus reads them.
     pub fn metrics(&self) -> String {
-        self.context.metrics.render()
+        self.context.metrics.pages().collect()
     }
 
     fn begin(&mut self) {
