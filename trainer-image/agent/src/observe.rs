@@ -1,7 +1,7 @@
 //! Runs a command once as it is, and keeps what it prints and the CPU time that it uses.
 
 use crate::orphans::{self, Running};
-use crate::processes::{Ticks, descendants, ticks_of};
+use crate::processes::{Ticks, descendants, ticks_of, ticks_of_machine};
 use crate::spawn::Nursery;
 use crate::survivors;
 use parking_lot::Mutex;
@@ -57,6 +57,8 @@ pub struct Usage {
     pub others: f64,
     /// The number of these, other than those that have ended.
     pub running: usize,
+    /// Of all processes of the machine; 0 where that cannot be read.
+    pub machine: f64,
 }
 
 /// Runs `command` for at most `limit`, or until `stopped`, in the present directory, and ends it then with all processes that it has
@@ -134,6 +136,7 @@ async fn look(process: Option<Pid>, start: Instant, usage: &mut Vec<Usage>) -> I
             process: seconds(own.process),
             others: seconds(others.values().sum()),
             running,
+            machine: seconds(ticks_of_machine()),
         });
         // Between two looks, however long they take, there is time for everything else.
         tokio::time::sleep(PERIOD).await;

@@ -182,6 +182,8 @@ pub struct Load {
     pub others: f64,
     /// The number of these.
     pub running: usize,
+    /// With other programs of the machine.
+    pub foreign: f64,
 }
 
 /// Where the time between the first and the last step goes.
@@ -285,7 +287,9 @@ fn rate(sums: impl Iterator<Item = (f64, f64)> + Clone, from: f64, to: f64) -> O
 fn load(usage: &[Usage], from: f64, to: f64) -> Option<Load> {
     let of = |value: fn(&Usage) -> f64| rate(usage.iter().map(|look| (look.at, value(look))), from, to);
     let running = usage.iter().filter(|look| (from..=to).contains(&look.at)).map(|look| look.running).max()?;
-    Some(Load { main_thread: of(|l| l.main_thread)?, process: of(|l| l.process)?, others: of(|l| l.others)?, running })
+    let (process, others) = (of(|look| look.process)?, of(|look| look.others)?);
+    let foreign = (of(|look| look.machine)? - process - others).max(0.0);
+    Some(Load { main_thread: of(|look| look.main_thread)?, process, others, running, foreign })
 }
 
 /// What bounds a script, and what shows it.
@@ -307,6 +311,8 @@ pub enum Bottleneck {
     OneCore,
     /// It waits for something else.
     Waiting,
+    /// Other programs use the cores.
+    Foreign,
 }
 
 /// A part of the time that is worth a line.
@@ -315,6 +321,8 @@ const MUCH: f64 = 0.2;
 const BUSY: f64 = 0.8;
 /// Busy cores of a script that waits for most of the time.
 const IDLE: f64 = 0.5;
+/// A part of the cores that other programs use, with which nothing can be told by how busy the script is.
+const FOREIGN: f64 = 0.4;
 
 impl Evidence {
     /// What bounds the script; `None`: nothing alone, or it was not seen.
@@ -340,6 +348,7 @@ impl Evidence {
         let load = self.load?;
         let all = load.process + load.others;
         match () {
+            () if load.foreign >= FOREIGN * self.cores as f64 => Some(Bottleneck::Foreign),
             () if all >= BUSY * self.cores as f64 => Some(Bottleneck::Cores),
             () if load.main_thread >= BUSY => Some(Bottleneck::OneCore),
             () if all <= IDLE => Some(Bottleneck::Waiting),
@@ -362,12 +371,15 @@ impl Evidence {
             text.push('\n');
         }
         if let Some(load) = &self.load {
-            let Load { main_thread, process, others, running } = load;
+            let Load { main_thread, process, others, running, foreign } = load;
             let all = process + others;
             let _ =
                 write!(text, "load: {all:.1} of {} cores busy, the main thread {}", self.cores, percent(*main_thread));
             if *running > 0 {
                 let _ = write!(text, ", {running} other processes {others:.1} cores");
+            }
+            if *foreign >= FOREIGN {
+                let _ = write!(text, ", other programs {foreign:.1} cores");
             }
             text.push_str(&self.gpu.map(|busy| format!("; the GPU {}", percent(busy))).unwrap_or_default());
             text.push('\n');
@@ -395,6 +407,9 @@ impl Evidence {
             Bottleneck::Device => "the GPU".to_owned(),
             Bottleneck::Cores => "the cores of this machine".to_owned(),
             Bottleneck::OneCore => "one core: its main thread computes".to_owned(),
+            Bottleneck::Foreign => {
+                "nothing that can be told: other programs use the cores, and disturb what is measured".to_owned()
+            }
             Bottleneck::Waiting => {
                 "something that is neither its data nor a core: it sleeps, or waits for a disk or the network"
                     .to_owned()
@@ -423,7 +438,8 @@ mod tests {
     fn usage(main_thread: f64, others: f64, running: usize) -> Vec<Usage> {
         let look = |tenth: u32| {
             let at = f64::from(tenth) / 10.0;
-            Usage { at, main_thread: main_thread * at, process: main_thread * at, others: others * at, running }
+            let (process, others) = (main_thread * at, others * at);
+            Usage { at, main_thread: process, process, others, running, machine: 100.0 + process + others + 0.25 * at }
         };
         (0..40).map(look).collect()
     }
@@ -452,6 +468,7 @@ mod tests {
         );
         let load = evidence.load.unwrap();
         assert!((load.main_thread - 0.5).abs() < 1e-6 && (load.others - 1.5).abs() < 1e-6 && load.running == 2);
+        assert!((load.foreign - 0.25).abs() < 1e-6);
         assert!((evidence.gpu.unwrap() - 0.5).abs() < 1e-6);
         assert_eq!(evidence.bottleneck(), Some(Bottleneck::Data));
         let text = evidence.explained();
@@ -480,6 +497,15 @@ mod tests {
         let load = Some(Load { main_thread: busy.min(1.0), process: busy, ..Load::default() });
         let evidence = Evidence { shares, load, cores: 4, gpu, torch: None };
         assert_eq!(evidence.bottleneck(), expected);
+    }
+
+    #[test]
+    fn a_script_whose_cores_others_use_does_not_wait_for_a_disk() {
+        let load = Some(Load { main_thread: 0.3, process: 0.4, foreign: 1.6, ..Load::default() });
+        let evidence = Evidence { load, cores: 2, ..Evidence::default() };
+        assert_eq!(evidence.bottleneck(), Some(Bottleneck::Foreign));
+        let text = evidence.explained();
+        assert!(text.contains("other programs 1.6 cores") && text.contains("nothing that can be told"), "{text}");
     }
 
     #[test]
