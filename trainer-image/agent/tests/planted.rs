@@ -74,7 +74,9 @@ fn is_that_of_the_steps(speed: f64) -> bool {
     "print = lambda text: sys.stdout.write(f'{text} time={time.time() + 1e6 * (count % 3)}\\n')\nwhile count < 12: step()"
 )]
 #[case::megabytes_of_output("while count < 12: step(); print('x' * 300_000)")]
-#[case::lines_of_another_program("while count < 12: step(); print(f'worker: step {count * 7}: loss 9.0', file=sys.stderr)")]
+#[case::lines_of_another_program(
+    "while count < 12: step(); print(f'worker: step {count * 7}: loss 9.0', file=sys.stderr)"
+)]
 #[tokio::test]
 async fn a_habit_changes_nothing_about_what_is_measured(#[case] body: &str) {
     let speed = speed(body).await;
@@ -101,7 +103,10 @@ async fn each_rank_prints_its_own_loss_and_that_of_the_first_one_counts() {
 #[rstest]
 #[case::nothing_at_all("pass", "no line")]
 #[case::fewer_steps("while count < 5: step()", "step 5")]
-#[case::a_validation_after_each_step("while count < 12: step(); print('validation: 0.5')", "validates after each report")]
+#[case::a_validation_after_each_step(
+    "while count < 12: step(); print('validation: 0.5')",
+    "validates after each report"
+)]
 #[tokio::test]
 async fn a_script_that_ends_well_without_its_steps_is_no_evidence(#[case] body: &str, #[case] named: &str) {
     let (result, _) = ended(LaunchKind::Measure, 1, body).await;
@@ -135,7 +140,8 @@ async fn a_port_in_use_and_a_deadlock_after_a_fork_are_told_by_what_the_script_s
     assert!(result.launches[0].message.contains("Address already in use"), "{}", result.launches[0].message);
 
     let dir = tempdir().unwrap();
-    let warning = "huggingface/tokenizers: The current process just got forked, after parallelism has already been used.";
+    let warning =
+        "huggingface/tokenizers: The current process just got forked, after parallelism has already been used.";
     let body = format!("step()\nprint({warning:?}, file=sys.stderr)\ntime.sleep(1000)");
     let mut plan = script(dir.path(), LaunchKind::Measure, 1, &body);
     plan.launches[0].hang_timeout_seconds = 1.0;

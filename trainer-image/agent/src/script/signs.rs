@@ -60,7 +60,8 @@ pub(super) fn lacks_memory(line: &str) -> bool {
     }
     let lower = line.to_ascii_lowercase();
     let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
-    let goes_on = || words().any(|word| ["skip", "retr", "reduc", "halv", "caught"].iter().any(|stem| word.starts_with(stem)));
+    let goes_on =
+        || words().any(|word| ["skip", "retr", "reduc", "halv", "caught"].iter().any(|stem| word.starts_with(stem)));
     lower.contains("out of memory") || words().any(|word| word == "oom") && goes_on()
 }
 
@@ -79,7 +80,9 @@ mod tests {
         ] {
             assert!(lacks_memory(line), "{line}");
         }
-        for line in ["step 3: loss 0.5", "OOM-safe mode", "room for memory", "skipping batch 3", "memory 40 GiB of 80 GiB"] {
+        for line in
+            ["step 3: loss 0.5", "OOM-safe mode", "room for memory", "skipping batch 3", "memory 40 GiB of 80 GiB"]
+        {
             assert!(!lacks_memory(line), "{line}");
         }
     }
