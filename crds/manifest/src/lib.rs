@@ -114,8 +114,8 @@ pub struct Documents {
     pub others: Vec<String>,
 }
 
-/// Reads a manifest of any number of YAML documents, of which at least one is a TrainingJob. Documents of other kinds are
-/// named, and not read any further.
+/// Reads a manifest of any number of YAML documents, of which at least one is a TrainingJob. Documents of other kinds
+/// are named, and not read any further.
 ///
 /// # Errors
 /// [`ManifestErrors`] with all errors of all TrainingJobs, as [`parse`]. A text without a TrainingJob is read as one.

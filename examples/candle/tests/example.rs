@@ -1,4 +1,5 @@
-//! The example as Pawl runs it: launches of one rank and of two, the whole ladder, and weights that the built-in trainer exchanges.
+//! The example as Pawl runs it: launches of one rank and of two, the whole ladder, and weights that the built-in
+//! trainer exchanges.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -58,8 +59,8 @@ fn run(dir: &Path, plan: &LaunchPlan) -> Report {
     report(dir, start(dir, plan))
 }
 
-/// Runs a gang of two ranks on one node until its progress is `enough`; returns the report of its first rank, and the first progress
-/// that was enough.
+/// Runs a gang of two ranks on one node until its progress is `enough`; returns the report of its first rank, and the
+/// first progress that was enough.
 fn gang(
     dir: &Path,
     plan: LaunchPlan,

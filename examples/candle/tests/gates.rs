@@ -1,5 +1,5 @@
-//! Every gate of every manifest of the example can pass and can fail: a run of each kind is trained with the gates and the seeds of the
-//! manifest, by the program at smoke size on the CPU of this machine, and judged by the decision core.
+//! Every gate of every manifest of the example can pass and can fail: a run of each kind is trained with the gates and
+//! the seeds of the manifest, by the program at smoke size on the CPU of this machine, and judged by the decision core.
 //!
 //! The speed of a measurement is planted: it decides nothing here, and on a busy machine a short window isn't steady.
 
@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Items of a quality launch of the manifest for GPUs, with the network of the CPU's: enough to learn four times what its gate allows.
+/// Items of a quality launch of the manifest for GPUs, with the network of the CPU's: enough to learn four times what
+/// its gate allows.
 const SMOKE_ITEMS: u64 = 4096;
 
 fn manifests() -> Vec<PathBuf> {

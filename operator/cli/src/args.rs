@@ -33,8 +33,8 @@ pub enum Command {
     Init(InitArgs),
     /// Find out what makes a training script faster, without a manifest.
     ///
-    /// Runs the script once as it is and finds the steps and losses in its output, proposes phases for the options that it has,
-    /// measures them as `pawl run` does, and prints the changed command line.
+    /// Runs the script once as it is and finds the steps and losses in its output, proposes phases for the options that
+    /// it has, measures them as `pawl run` does, and prints the changed command line.
     #[command(after_help = crate::exit::HELP, override_usage = "pawl tune [OPTIONS] <SCRIPT> [ARGUMENTS]...")]
     Tune(TuneArgs),
     /// Check manifests, and print every problem as FILE:LINE:COLUMN.
@@ -126,8 +126,8 @@ pub struct RunArgs {
     /// Print no progress, only the result.
     #[arg(short, long)]
     pub quiet: bool,
-    /// Print the command line and the environment of each launch, and start none: the baseline, each phase with all phases
-    /// before it, and the training. Values of your own environment are not printed: $(NAME) stands for them.
+    /// Print the command line and the environment of each launch, and start none: the baseline, each phase with all
+    /// phases before it, and the training. Values of your own environment are not printed: $(NAME) stands for them.
     #[arg(long, conflicts_with_all = ["output", "quiet"])]
     pub dry_run: bool,
 }
@@ -159,7 +159,8 @@ pub struct InitArgs {
     /// GPUs, with one process each; 0 trains on the CPU.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub gpus: u32,
-    /// Batch size of the script now: items per GPU and step. Default: that of the script's own option (pytorch, accelerate), or 8.
+    /// Batch size of the script now: items per GPU and step. Default: that of the script's own option (pytorch,
+    /// accelerate), or 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=524_288))]
     pub batch: Option<u32>,
     /// Items to train after the phases. Default: the job only measures.

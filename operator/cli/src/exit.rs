@@ -56,8 +56,8 @@ pub fn with_error(code: u8, error: &dyn Display) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints a line to standard error, without what a terminal would obey: it may quote a manifest, a trainer or a cluster. A terminal
-/// that was closed is no reason to fail.
+/// Prints a line to standard error, without what a terminal would obey: it may quote a manifest, a trainer or a
+/// cluster. A terminal that was closed is no reason to fail.
 pub fn say(line: &dyn Display) {
     let _ = writeln!(io::stderr(), "{}", printable(&line.to_string()));
 }

@@ -140,7 +140,8 @@ fn terminate(child: &Child) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM).unwrap();
 }
 
-/// A port that nobody listens at, and that no other call returns: the system may offer a port again as soon as it is closed.
+/// A port that nobody listens at, and that no other call returns: the system may offer a port again as soon as it is
+/// closed.
 fn free_port() -> u16 {
     static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
@@ -234,7 +235,8 @@ fn however_often_it_is_asked_to_stop_the_ranks_may_finish_their_checkpoint() {
     assert_eq!(folded.launches[0].message, "rank 0: after a checkpoint");
 }
 
-/// As `subprocess.Popen(..., start_new_session=True)` starts it: in a session of its own, with none of the agent's files open.
+/// As `subprocess.Popen(..., start_new_session=True)` starts it: in a session of its own, with none of the agent's
+/// files open.
 fn detached(program: &str) -> String {
     format!(
         r#"python3 -c 'import subprocess; subprocess.Popen(["sh", "-c", "{program}"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)'"#

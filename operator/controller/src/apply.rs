@@ -16,12 +16,12 @@ use pawl_api::status::StopCause;
 /// Grace period of a pod whose launch writes no checkpoint, seconds: time to write its report.
 const PLAIN_GRACE: u32 = 10;
 
-/// Creates the objects of an attempt. Returns whether its batch Job is new; `false` also when it has to wait until the pods
-/// of an earlier one are gone. `planned`: whether the status has an attempt of this name, beside which it may run.
+/// Creates the objects of an attempt. Returns whether its batch Job is new; `false` also when it has to wait until the
+/// pods of an earlier one are gone. `planned`: whether the status has an attempt of this name, beside which it may run.
 ///
 /// # Errors
-/// [`Error::Taken`] when the name belongs to something else; [`Error::Leaving`] while an earlier object of a name is being
-/// deleted; [`Error::Api`].
+/// [`Error::Taken`] when the name belongs to something else; [`Error::Leaving`] while an earlier object of a name is
+/// being deleted; [`Error::Api`].
 pub async fn start(
     context: &Context,
     key: &Key,
@@ -47,9 +47,9 @@ pub async fn start(
     let (uid, new) = match batch_job.find(blueprint).await? {
         Found::Own(uid) => (uid, false),
         Found::Nothing => {
-            // An earlier batch Job of this name may have left both: the garbage collector takes its time. They are removed
-            // while no batch Job exists, because afterwards its pods could read them, and after a crash nobody could tell
-            // whose token it is.
+            // An earlier batch Job of this name may have left both: the garbage collector takes its time. They are
+            // removed while no batch Job exists, because afterwards its pods could read them, and after a crash nobody
+            // could tell whose token it is.
             token.remove(blueprint).await?;
             plan.remove().await?;
             (batch_job.create(blueprint).await?, true)
@@ -60,9 +60,9 @@ pub async fn start(
     Ok(new)
 }
 
-/// Stops an attempt: its batch Job is deleted in the foreground, so that it creates no more pods and exists until they are
-/// gone. Of a broken gang only the running pods are stopped: deleting its batch Job would delete the others as well, and
-/// how they ended is evidence. Returns whether a batch Job was deleted.
+/// Stops an attempt: its batch Job is deleted in the foreground, so that it creates no more pods and exists until they
+/// are gone. Of a broken gang only the running pods are stopped: deleting its batch Job would delete the others as
+/// well, and how they ended is evidence. Returns whether a batch Job was deleted.
 ///
 /// # Errors
 /// [`Error::Api`].

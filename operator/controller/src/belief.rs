@@ -7,9 +7,9 @@
 //! 2. *Only the newest may decide.* A status is written with the resource version that the decision was made on, so a
 //!    decision on stale data is refused as a whole: it writes nothing, and since acting comes after writing, it does
 //!    nothing. An action that needs no write (a start that is repeated) first reads the resource version.
-//! 3. *The cache may lag.* What this process wrote last is kept ([`crate::jobs`]) until the cache has caught up, so that its next
-//!    decision is made on it. Resource versions of one kind are ordered; an older cache is simply passed over.
-//!    Of a job that rests nothing is kept once the cache has caught up.
+//! 3. *The cache may lag.* What this process wrote last is kept ([`crate::jobs`]) until the cache has caught up, so
+//!    that its next decision is made on it. Resource versions of one kind are ordered; an older cache is simply passed
+//!    over. Of a job that rests nothing is kept once the cache has caught up.
 //! 4. *Facts may lag.* A fact that is late only delays. An attempt's number advances when all of its pods were seen to
 //!    end or to be gone, which is for ever; until then any start bears the same name, and names are unique.
 //! 5. *Releasing comes last.* What holds results (pods, and in this process the facts of pods that are gone) is let go
@@ -102,8 +102,8 @@ fn known(status: &TrainingJobStatus) -> TrainingJobStatus {
     known
 }
 
-/// Whether resource version `a` is older than `b`. They are decimal numbers that grow (KEP-5504); what does not parse is
-/// not older: then the write, which names its version, is refused if it is.
+/// Whether resource version `a` is older than `b`. They are decimal numbers that grow (KEP-5504); what does not parse
+/// is not older: then the write, which names its version, is refused if it is.
 pub(crate) fn is_older(a: &str, b: &str) -> bool {
     match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a < b,

@@ -1,5 +1,5 @@
-//! The operator's client of the API server: counted, with a deadline, fenced by the lease, and held back while the API server
-//! is overloaded.
+//! The operator's client of the API server: counted, with a deadline, fenced by the lease, and held back while the API
+//! server is overloaded.
 
 mod skew;
 mod throttle;
@@ -18,11 +18,12 @@ use throttle::Throttle;
 /// Longest time from a request to the head of its answer; watches are excluded, they answer when something happens.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A client for everything but the lease: it counts its requests, gives each [`DEADLINE`], writes only while `leadership` holds,
-/// and learns the `offset` of the API server's clock.
+/// A client for everything but the lease: it counts its requests, gives each [`DEADLINE`], writes only while
+/// `leadership` holds, and learns the `offset` of the API server's clock.
 ///
-/// It does not retry: a reconcile that failed is made again, with a backoff of its own, on newer facts. After a rejection for
-/// load it sends nothing for a while. The fence is asked after that: what was held back may not be written any more.
+/// It does not retry: a reconcile that failed is made again, with a backoff of its own, on newer facts. After a
+/// rejection for load it sends nothing for a while. The fence is asked after that: what was held back may not be
+/// written any more.
 ///
 /// # Errors
 /// When the configuration cannot be used, such as a certificate that does not parse.

@@ -17,7 +17,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Runs reconciles until `stop` resolves and those under way have ended. `reported` yields jobs whose agents reported something new.
+/// Runs reconciles until `stop` resolves and those under way have ended. `reported` yields jobs whose agents reported
+/// something new.
 ///
 /// A job is reconciled by one task at a time, `concurrency` jobs are at once. A reconcile that panics fails alone.
 pub async fn run(

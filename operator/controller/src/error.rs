@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// An object that is being deleted is reported when it is still there after this time: most are gone within seconds.
 const LEAVING: Duration = Duration::from_secs(10);
-/// Another failure, such as a webhook that does not answer, is reported when it lasts longer than this: an API server that is
-/// restarted is away for less.
+/// Another failure, such as a webhook that does not answer, is reported when it lasts longer than this: an API server
+/// that is restarted is away for less.
 const LASTING: Duration = Duration::from_secs(120);
 
 /// Why a reconcile failed. It is made again, after a wait that grows with each failure of the same job.
@@ -73,8 +73,8 @@ impl Error {
         }
     }
 
-    /// How long it must have lasted before the condition `Stalled` reports it; `None`: never. What the API server rejects,
-    /// somebody has to change: that is reported at once.
+    /// How long it must have lasted before the condition `Stalled` reports it; `None`: never. What the API server
+    /// rejects, somebody has to change: that is reported at once.
     pub fn reported_after(&self) -> Option<Duration> {
         match self {
             Self::Api { source, .. } if fenced(source) => None,

@@ -2,7 +2,8 @@
 //!
 //! The name of an event is a hash of its contents. Publishing it again, after a crash or because nothing changed, is
 //! rejected by the API server as a duplicate: an event is published once, for as long as events are kept. (kube's own
-//! recorder aggregates events of one reason under the first one's text: of three accepted phases only one would be shown.)
+//! recorder aggregates events of one reason under the first one's text: of three accepted phases only one would be
+//! shown.)
 
 use crate::error::code;
 use jiff::Timestamp;

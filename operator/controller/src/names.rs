@@ -18,8 +18,8 @@ pub const JOB: &str = "pawl.dev/job";
 pub const ATTEMPT: &str = "pawl.dev/attempt";
 /// Annotation of the batch Job and of its pods: hash of the plan that the attempt runs.
 pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
-/// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It distinguishes jobs of one name, also when the
-/// owner reference was removed.
+/// Annotation of the batch Job and of its pods: uid of its `TrainingJob`. It distinguishes jobs of one name, also when
+/// the owner reference was removed.
 pub const JOB_UID: &str = "pawl.dev/job-uid";
 /// Annotation of a gang's pods: hash of what their template was made from, without the plan.
 pub const TEMPLATE_HASH: &str = "pawl.dev/template-hash";
@@ -43,8 +43,8 @@ pub const BATCH_JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The Job controller's label on a pod: its index in the gang.
 pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The Secret with the token of an attempt. A name of its own: a job whose attempts have the names of Secrets of others would
-/// mount and replace them.
+/// The Secret with the token of an attempt. A name of its own: a job whose attempts have the names of Secrets of others
+/// would mount and replace them.
 pub fn token_secret(attempt: &str) -> String {
     format!("pawl-token-{attempt}")
 }

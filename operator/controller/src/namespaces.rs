@@ -1,14 +1,14 @@
 //! In which namespaces this operator acts: in each, the one that holds its Lease.
 //!
-//! The election ([`crate::leader`]) is among the replicas of one operator. Two operators with a lease each, such as two releases of
-//! the chart or one that a person started, know nothing of each other; where their namespaces overlap, each would start gangs
-//! with its own images and defaults, and undo what the other does. In every namespace with jobs, an operator therefore holds a
-//! Lease as long as it acts there. Another one finds it, reports that, does nothing in this namespace, and takes over once the
-//! Lease has not been renewed for [`Timing::duration`].
+//! The election ([`crate::leader`]) is among the replicas of one operator. Two operators with a lease each, such as two
+//! releases of the chart or one that a person started, know nothing of each other; where their namespaces overlap, each
+//! would start gangs with its own images and defaults, and undo what the other does. In every namespace with jobs, an
+//! operator therefore holds a Lease as long as it acts there. Another one finds it, reports that, does nothing in this
+//! namespace, and takes over once the Lease has not been renewed for [`Timing::duration`].
 //!
-//! The holder is the operator, not a replica: a rolling update or a new leader goes on at once. As in the election, no clock is
-//! compared with another one. A renewal in a minute costs less than the progress of a single job that trains; namespaces in which
-//! no job is under way cost nothing.
+//! The holder is the operator, not a replica: a rolling update or a new leader goes on at once. As in the election, no
+//! clock is compared with another one. A renewal in a minute costs less than the progress of a single job that trains;
+//! namespaces in which no job is under way cost nothing.
 //!
 //! An operator that may not write the Lease, because its roles are from before it had one, acts as if it were alone.
 

@@ -1,12 +1,12 @@
 //! The nodes that did not accept pods: the next gangs prefer others.
 //!
-//! A kubelet refuses a pod that it was given (`UnexpectedAdmissionError`, `OutOfcpu`) when its devices or what is free on it are not
-//! what the scheduler believes. That may be over by the next attempt, so that one refusal says nothing; a node that refuses again
-//! would be chosen again and again, because it is the one that has room. It is a preference only: where no other node has room,
-//! the pod goes there all the same.
+//! A kubelet refuses a pod that it was given (`UnexpectedAdmissionError`, `OutOfcpu`) when its devices or what is free
+//! on it are not what the scheduler believes. That may be over by the next attempt, so that one refusal says nothing; a
+//! node that refuses again would be chosen again and again, because it is the one that has room. It is a preference
+//! only: where no other node has room, the pod goes there all the same.
 //!
-//! What is known is read off the pods, which are kept until the next attempt starts: an operator that starts anew may need another
-//! refusal.
+//! What is known is read off the pods, which are kept until the next attempt starts: an operator that starts anew may
+//! need another refusal.
 
 use crate::facts::{AttemptFacts, Stand};
 use parking_lot::Mutex;

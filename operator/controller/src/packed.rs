@@ -16,8 +16,8 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Most bytes of compressed JSON that are kept of a job: those of a job with a thousand trials are a third of it. A larger
-/// one is read from the API server when it is decided on, so that no content takes the memory of all other jobs.
+/// Most bytes of compressed JSON that are kept of a job: those of a job with a thousand trials are a third of it. A
+/// larger one is read from the API server when it is decided on, so that no content takes the memory of all other jobs.
 const MOST: usize = 32 << 10;
 /// Of zstd: a higher level takes several times as long, and saves a tenth.
 const LEVEL: i32 = 1;

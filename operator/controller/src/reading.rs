@@ -1,5 +1,5 @@
-//! How `TrainingJob`s are read: leniently, so that jobs of a later version do not stop this one, and one that cannot be read
-//! does not hold up the others.
+//! How `TrainingJob`s are read: leniently, so that jobs of a later version do not stop this one, and one that cannot be
+//! read does not hold up the others.
 
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
@@ -101,8 +101,8 @@ pub async fn read(context: &Context, key: &Key) -> Result<Option<Guarded>, Error
     jobs.get_opt(&key.name).await.doing(|| format!("read TrainingJob {}", key.name))
 }
 
-/// Reports a job that cannot be decided on by its condition `Stalled` and an event; all else in its status, and its pods, are
-/// left as they are.
+/// Reports a job that cannot be decided on by its condition `Stalled` and an event; all else in its status, and its
+/// pods, are left as they are.
 ///
 /// # Errors
 /// [`Error::Stale`] when the job has changed; [`Error::Api`].
@@ -117,7 +117,8 @@ pub async fn report(context: &Context, object: &Guarded) -> Result<(), Error> {
 /// Interval between reports to jobs about which nothing is decided.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
-/// Reports to the jobs of scopes that cannot be watched, as far as they can be listed, that nothing is decided about them.
+/// Reports to the jobs of scopes that cannot be watched, as far as they can be listed, that nothing is decided about
+/// them.
 pub async fn report_unavailable(context: Arc<Context>, scopes: Scopes) {
     loop {
         tokio::time::sleep(REPORT_EVERY).await;

@@ -323,8 +323,8 @@ async fn delete(context: &Context, job: &TrainingJob) -> Result<(), Error> {
     }
 }
 
-/// Writes the status, if the job still is the version that it was decided on. Its fields that are `unknown` are written again:
-/// otherwise the API server would remove them.
+/// Writes the status, if the job still is the version that it was decided on. Its fields that are `unknown` are written
+/// again: otherwise the API server would remove them.
 async fn save(
     context: &Context,
     job: &TrainingJob,

@@ -27,8 +27,8 @@ const MAX_NODE_TEXT: usize = 120;
 /// Minimum interval between reads of a node.
 const NODE_EVERY: Duration = Duration::from_secs(2);
 
-/// Updates facts that the watches cannot: finds a batch Job or pod that lost its label, gives up pods of dead nodes, and asks why
-/// pods are not made.
+/// Updates facts that the watches cannot: finds a batch Job or pod that lost its label, gives up pods of dead nodes,
+/// and asks why pods are not made.
 ///
 /// # Errors
 /// [`Error::Api`].
@@ -68,8 +68,8 @@ fn is_late(gang: &GangFacts, now: Timestamp) -> bool {
     gang.since.checked_add(SLOW_PODS).is_ok_and(|late| late <= now)
 }
 
-/// Why the API server refuses pods of a batch Job: nothing but an event says so. `None` when there is no such event, or the
-/// operator may not read events.
+/// Why the API server refuses pods of a batch Job: nothing but an event says so. `None` when there is no such event, or
+/// the operator may not read events.
 async fn look_for_refusal(context: &Context, key: &Key, gang: &GangFacts) -> Result<Option<Hindrance>, Error> {
     let events: Api<core::Event> = Api::namespaced(context.client.clone(), &key.namespace);
     let about = ListParams::default().fields(&format!("involvedObject.uid={},reason={FAILED_CREATE}", gang.uid));
@@ -142,8 +142,8 @@ async fn look_for_gang(context: &Context, key: &Key, attempt: &str, gang: &GangF
     Ok(())
 }
 
-/// Looks for a pod that left the watch although it did not end. Two gangs of a job must never run, so it counts until it
-/// is gone. (It is listed, not read: the operator needs no `get` on pods otherwise.)
+/// Looks for a pod that left the watch although it did not end. Two gangs of a job must never run, so it counts until
+/// it is gone. (It is listed, not read: the operator needs no `get` on pods otherwise.)
 async fn look_for_pod(context: &Context, key: &Key, attempt: &str, pod: &PodFacts) -> Result<(), Error> {
     let pods: Api<WatchedPod> = Api::namespaced(context.client.clone(), &key.namespace);
     let named = ListParams::default().fields(&format!("metadata.name={}", pod.name));
@@ -187,8 +187,8 @@ async fn repair_attempt(
     if Some(gang.job_uid.as_str()) != job.metadata.uid.as_deref() {
         return Ok(None);
     }
-    // The cluster protects the claim while pods with a node use it. A gang that waits for a claim that is gone is deleted
-    // after lifecycle.schedulingTimeout; the next one creates it.
+    // The cluster protects the claim while pods with a node use it. A gang that waits for a claim that is gone is
+    // deleted after lifecycle.schedulingTimeout; the next one creates it.
     let Objects { service, claim: _, batch_job, token, plan } = Objects::new(context, key, &attempt.name);
     batch_job.repair(job, attempt, gang).await?;
     let missing = plan.repair(facts, gang).await?;

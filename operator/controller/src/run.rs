@@ -57,7 +57,8 @@ pub struct Config {
     pub identity: String,
     /// The namespace of the lease; `None`: no election, this replica is alone.
     pub lease_namespace: Option<String>,
-    /// Name of this operator among all of the cluster, which all of its replicas have; `None`: other operators are not noticed.
+    /// Name of this operator among all of the cluster, which all of its replicas have; `None`: other operators are not
+    /// noticed.
     pub operator: Option<String>,
     /// How long the steps of an election take.
     pub timing: Timing,

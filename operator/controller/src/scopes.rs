@@ -1,7 +1,7 @@
 //! What can be watched: a namespace that was deleted or misspelled, or in which a right is missing, holds up no other.
 //!
-//! Each namespace of the configuration is a scope, and so is the whole cluster. Jobs of a scope are decided about once all of its
-//! gangs are known: without that, objects that exist would seem to be missing.
+//! Each namespace of the configuration is a scope, and so is the whole cluster. Jobs of a scope are decided about once
+//! all of its gangs are known: without that, objects that exist would seem to be missing.
 
 use crate::metrics::Metrics;
 use std::collections::BTreeMap;
@@ -110,7 +110,8 @@ impl Scopes {
         let _ = self.watches.subscribe().wait_for(settled).await;
     }
 
-    /// The scopes that are not known because a list has failed for at least this time, with the first such list of each.
+    /// The scopes that are not known because a list has failed for at least this time, with the first such list of
+    /// each.
     pub fn unavailable(&self, least: Duration) -> Vec<Unavailable> {
         let watches = self.watches.borrow();
         let failing = watches.iter().filter_map(|((scope, resource), watch)| {

@@ -42,8 +42,8 @@ struct Known {
 }
 
 impl Known {
-    /// The API server answered a request of this process: that is as right as the Service gets, also where the API server
-    /// or an admission webhook makes something else of what was applied. The watch may know better by now.
+    /// The API server answered a request of this process: that is as right as the Service gets, also where the API
+    /// server or an admission webhook makes something else of what was applied. The watch may know better by now.
     fn answered(&mut self, version: &str) {
         if !is_older(version, &self.version) {
             self.set(version, true);

@@ -1,8 +1,8 @@
 //! Structured logs, and traces for a collector.
 //!
 //! A line is one event with the fields of the spans around it: `namespace`, `job`, `attempt` and `trace_id` say what it
-//! is about. The trace id is that of the attempt ([`trace_id`]): every line and every span about one gang, of every operator
-//! process that ever dealt with it, has the same.
+//! is about. The trace id is that of the attempt ([`trace_id`]): every line and every span about one gang, of every
+//! operator process that ever dealt with it, has the same.
 
 use crate::key::Key;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider};
@@ -66,8 +66,8 @@ impl Drop for Telemetry {
     }
 }
 
-/// Sends the process's log to standard error, and spans to the collector that the environment names, if it does. `filter` is a
-/// level, or levels by module: `info,kube=warn`; it is the log's alone.
+/// Sends the process's log to standard error, and spans to the collector that the environment names, if it does.
+/// `filter` is a level, or levels by module: `info,kube=warn`; it is the log's alone.
 ///
 /// # Errors
 /// When the filter does not parse, the collector is malformed, or the process has a log already.

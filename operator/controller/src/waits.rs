@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// The longest wait.
 ///
-/// With the usual ones, up to a minute, the operator sees nothing for as long after an API server has come back: a pod that
-/// ends and is evicted in that time is lost, for all it knows.
+/// With the usual ones, up to a minute, the operator sees nothing for as long after an API server has come back: a pod
+/// that ends and is evicted in that time is lost, for all it knows.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// client-go's waits between tries, but none longer than 5 s.

@@ -43,7 +43,8 @@ pub struct Watches {
     pub changed: mpsc::UnboundedReceiver<Key>,
 }
 
-/// The watches on the gangs of `scopes`, to be run for as long as the operator runs. Changed jobs are sent to `changed`.
+/// The watches on the gangs of `scopes`, to be run for as long as the operator runs. Changed jobs are sent to
+/// `changed`.
 pub fn gangs(
     context: &Arc<Context>,
     scopes: &Scopes,
@@ -73,8 +74,8 @@ pub fn gangs(
     tasks
 }
 
-/// Watches the `TrainingJob`s of `scopes`, of each once its gangs are known: without all facts, existing objects would seem to be
-/// missing. Jobs that are gone are forgotten everywhere.
+/// Watches the `TrainingJob`s of `scopes`, of each once its gangs are known: without all facts, existing objects would
+/// seem to be missing. Jobs that are gone are forgotten everywhere.
 ///
 /// Of a relisting only what changed is passed on, so that one store holds the result of several watches.
 pub fn jobs(context: &Arc<Context>, scopes: &Scopes) -> (BoxStream<'static, ObjectRef<Packed>>, Store<Packed>) {

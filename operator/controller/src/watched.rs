@@ -1,5 +1,5 @@
-//! Pods, batch Jobs and Services as the watches read them: what facts are made of, and nothing else. All other fields are
-//! skipped while the JSON is read, so an event costs little and leaves nothing behind.
+//! Pods, batch Jobs and Services as the watches read them: what facts are made of, and nothing else. All other fields
+//! are skipped while the JSON is read, so an event costs little and leaves nothing behind.
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;

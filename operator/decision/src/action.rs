@@ -36,8 +36,8 @@ pub enum Action {
         attempt: String,
         /// Whether the ranks get their full grace period: a training launch writes a checkpoint first.
         checkpoint: bool,
-        /// Why. After [`StopCause::GangBroken`] only the remaining ranks are stopped: the reports of the others are kept
-        /// until the attempt is released.
+        /// Why. After [`StopCause::GangBroken`] only the remaining ranks are stopped: the reports of the others are
+        /// kept until the attempt is released.
         cause: StopCause,
     },
     /// Delete the objects of an attempt that has ended and whose results are in the status.

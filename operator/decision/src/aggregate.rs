@@ -6,8 +6,9 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
 
-/// The median of the rates and shares of the Measure launches that were steady, and the maximum of all launches of memory and of what is out of the range of 8-bit floats. Values that cannot be
-/// aggregated (steps, items, losses, validation) are absent.
+/// The median of the rates and shares of the Measure launches that were steady, and the maximum of all launches of
+/// memory and of what is out of the range of 8-bit floats. Values that cannot be aggregated (steps, items, losses,
+/// validation) are absent.
 pub(crate) fn together<'a>(launches: impl Iterator<Item = &'a LaunchStatus>) -> Measured<Decimal> {
     let launches: Vec<&LaunchStatus> = launches.collect();
     let middle = |number: fn(&Measured<Decimal>) -> Option<&Decimal>| {

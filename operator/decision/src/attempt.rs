@@ -1,9 +1,9 @@
 //! Attempts: adopts, observes, stops and starts them. At most one attempt is alive, except in a search that runs
 //! several trials at the same time: see `under_way`.
 //!
-//! The number of the attempt is incremented only after the previous one was observed to have ended. Until then every start
-//! uses the same name, and names are unique: however late or incomplete the observations are, two attempts cannot be alive
-//! at the same time.
+//! The number of the attempt is incremented only after the previous one was observed to have ended. Until then every
+//! start uses the same name, and names are unique: however late or incomplete the observations are, two attempts cannot
+//! be alive at the same time.
 
 use crate::action::{Action, Decision};
 use crate::draft::Draft;
@@ -165,7 +165,8 @@ pub(crate) fn pending_since(attempt: &AttemptStatus, created: Timestamp) -> Time
     time(&attempt.started).map_or(created, |started| started.max(created))
 }
 
-/// Time from which it is reported that the ranks of an attempt do not start, although nothing is known to keep them from it.
+/// Time from which it is reported that the ranks of an attempt do not start, although nothing is known to keep them
+/// from it.
 pub(crate) fn starting_until(attempt: &AttemptStatus, created: Timestamp) -> Timestamp {
     after(pending_since(attempt, created), STARTING)
 }
@@ -298,8 +299,8 @@ pub(crate) fn schedule(draft: &mut Draft<'_>, observed: &Observed, next: &Next) 
     actions
 }
 
-/// Drops the failures of tasks that have their verdict. Those of the training last until it is complete: launches in between look
-/// for the cause of a slow-down.
+/// Drops the failures of tasks that have their verdict. Those of the training last until it is complete: launches in
+/// between look for the cause of a slow-down.
 fn forget_failures(draft: &mut Draft<'_>, next: &Next) {
     let is_open = |retry: &RetryStatus| next.works().iter().any(|work| work.task == retry.task);
     let train = Task::Train.to_string();
@@ -310,8 +311,8 @@ fn forget_failures(draft: &mut Draft<'_>, next: &Next) {
     }
 }
 
-/// The work of each attempt, in order, and the works that have none. One that was never observed may be given another work
-/// than it had: its name is used first, and for works that may start.
+/// The work of each attempt, in order, and the works that have none. One that was never observed may be given another
+/// work than it had: its name is used first, and for works that may start.
 fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<&'a Work>) {
     let mut left: Vec<&Work> = next.works().iter().collect();
     let own = |attempt: &AttemptStatus, left: &mut Vec<&'a Work>| {
@@ -358,7 +359,8 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
     Some(stop(name, purpose, cause))
 }
 
-/// Why an attempt is replaced by one that does the same: one that waits could wait for ever for what was corrected meanwhile.
+/// Why an attempt is replaced by one that does the same: one that waits could wait for ever for what was corrected
+/// meanwhile.
 fn again(draft: &Draft<'_>, facts: &AttemptFacts) -> Option<(Reason, &'static str)> {
     if is_restarted(draft, &facts.name) {
         return Some((Reason::Restarted, "restarted by a user"));
@@ -368,8 +370,8 @@ fn again(draft: &Draft<'_>, facts: &AttemptFacts) -> Option<(Reason, &'static st
     outdated.then_some((Reason::TemplateChanged, "it waited with an earlier pod template: replaced"))
 }
 
-/// Whether the user wants this attempt to be replaced. The annotation stays, and an attempt that is lost is created again under
-/// its name: the time of its start tells them apart.
+/// Whether the user wants this attempt to be replaced. The annotation stays, and an attempt that is lost is created
+/// again under its name: the time of its start tells them apart.
 fn is_restarted(draft: &Draft<'_>, name: &str) -> bool {
     let annotations = draft.job.metadata.annotations.as_ref();
     let named = annotations.and_then(|annotations| annotations.get(pawl_api::RESTART));
@@ -415,8 +417,8 @@ fn start(draft: &mut Draft<'_>, work: &Work, again: Option<&str>) -> Option<Acti
     Some(Action::Start { plan, plan_hash })
 }
 
-/// Releases the attempts that had ended before the status `before` was written. The newest one of a job that failed, or that waits
-/// to try again, is kept: it holds no devices, and its logs say more than a status has room for.
+/// Releases the attempts that had ended before the status `before` was written. The newest one of a job that failed, or
+/// that waits to try again, is kept: it holds no devices, and its logs say more than a status has room for.
 pub(crate) fn release(decision: &mut Decision, before: &pawl_api::TrainingJobStatus, job: &str, observed: &Observed) {
     let status = &decision.status;
     let explains = match status.stage {

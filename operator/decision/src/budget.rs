@@ -1,12 +1,12 @@
-//! What judging may cost: `analysis.budgetPercent`, of the time that the training takes with the baseline, and what the accepted
-//! phases save of it.
+//! What judging may cost: `analysis.budgetPercent`, of the time that the training takes with the baseline, and what the
+//! accepted phases save of it.
 //!
-//! Before a phase is measured further, its next launches are priced. It is given up as inconclusive if they do not fit into the rest
-//! of the budget, or if they take longer than the phase can save. No verdict is weakened for that: what was not shown is not
-//! accepted. What is under way is not stopped, and the evaluation of all accepted phases together is always done; its first launches
-//! are kept free. So judging and training together take about that much longer than the training with the baseline at most. They
-//! take more where launches take longer than predicted, of which the first look is the only one without a measured speed, and
-//! where all accepted phases together need more launches than these.
+//! Before a phase is measured further, its next launches are priced. It is given up as inconclusive if they do not fit
+//! into the rest of the budget, or if they take longer than the phase can save. No verdict is weakened for that: what
+//! was not shown is not accepted. What is under way is not stopped, and the evaluation of all accepted phases together
+//! is always done; its first launches are kept free. So judging and training together take about that much longer than
+//! the training with the baseline at most. They take more where launches take longer than predicted, of which the first
+//! look is the only one without a measured speed, and where all accepted phases together need more launches than these.
 
 use crate::cost::judging_seconds;
 use crate::gates::{Subject, speed};
@@ -72,8 +72,8 @@ pub(crate) fn refusal(subject: &Subject<'_>, work: &Work) -> Option<Refusal> {
     (cost > saves).then(|| Refusal { reason: Reason::NotWorthKnowing, message: message() })
 }
 
-/// The largest plausible speedup of a phase, and what tells it: the upper bound of what was measured, before that the promise. `None`
-/// if nothing is known, or if another phase may be what it is for.
+/// The largest plausible speedup of a phase, and what tells it: the upper bound of what was measured, before that the
+/// promise. `None` if nothing is known, or if another phase may be what it is for.
 fn best(subject: &Subject<'_>) -> Option<(f64, String)> {
     let phase = subject.phase?;
     let phases = &subject.comparison.draft.spec.phases;
@@ -95,13 +95,15 @@ fn promised(subject: &Subject<'_>) -> Option<f64> {
     phase.expected_speedup.as_ref().map(Decimal::value).filter(|promised| *promised > 0.0)
 }
 
-/// Predicts how long launches take, in seconds. Before any speed was measured that of the baseline is taken as one item per second, so
-/// that nothing but the ratios of these times means anything. It is not known then whether time ends the windows before their last step:
-/// they are priced at the least number of steps, since otherwise slow steps, which these limits are for, would never be measured.
+/// Predicts how long launches take, in seconds. Before any speed was measured that of the baseline is taken as one item
+/// per second, so that nothing but the ratios of these times means anything. It is not known then whether time ends the
+/// windows before their last step: they are priced at the least number of steps, since otherwise slow steps, which
+/// these limits are for, would never be measured.
 struct Prices<'a> {
     subject: &'a Subject<'a>,
     is_measured: bool,
-    /// Items per second of the baseline; if it was not measured, as with an earlier phase that is pinned, of the control.
+    /// Items per second of the baseline; if it was not measured, as with an earlier phase that is pinned, of the
+    /// control.
     baseline: f64,
     /// Items per second of the settings accepted so far.
     control: f64,
@@ -156,8 +158,8 @@ impl<'a> Prices<'a> {
         (self.left / self.baseline - self.left / self.control).max(0.0)
     }
 
-    /// The time of the launches of all accepted phases together with this one: the pairs of the first look, and quality launches
-    /// unless those of this phase are the same.
+    /// The time of the launches of all accepted phases together with this one: the pairs of the first look, and quality
+    /// launches unless those of this phase are the same.
     fn together(&self) -> f64 {
         let spec = self.subject.comparison.draft.spec;
         let pairs = looks(&spec.analysis).first().copied().unwrap_or(1) as f64;

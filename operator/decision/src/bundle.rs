@@ -37,8 +37,8 @@ impl Draft<'_> {
     }
 }
 
-/// Whether the bundle must be evaluated: always, except for one phase without a gate that was accepted without a confirmation, by a
-/// person or by an earlier version, whose training is not interrupted for one.
+/// Whether the bundle must be evaluated: always, except for one phase without a gate that was accepted without a
+/// confirmation, by a person or by an earlier version, whose training is not interrupted for one.
 fn needed(draft: &Draft<'_>) -> bool {
     let gated = draft.spec.gates != Gates::default();
     let selected = least_certain(draft).is_some() && draft.status.training.is_none();
@@ -52,8 +52,8 @@ fn was_selected(draft: &Draft<'_>) -> bool {
     judged.map(|phase| phase.fallback + 1).sum::<u32>() > 1
 }
 
-/// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own verdict are included, so that such a
-/// revert does not repeat the evaluation of the bundle.
+/// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own verdict are included, so that
+/// such a revert does not repeat the evaluation of the bundle.
 fn input_hash(draft: &Draft<'_>) -> String {
     let spec = draft.spec;
     let judged = judged_fold(spec, &draft.status, |_, phase| accepted(phase) || phase.held);
@@ -93,8 +93,8 @@ pub(crate) fn is_current(draft: &Draft<'_>, bundle: &BundleStatus) -> bool {
     bundle.revision.is_empty() || bundle.revision == revision(&draft.effective())
 }
 
-/// Discards the figures of an accepted bundle when other settings are in effect since, as after a rollback in training, and
-/// takes them up again when the measured ones are.
+/// Discards the figures of an accepted bundle when other settings are in effect since, as after a rollback in training,
+/// and takes them up again when the measured ones are.
 fn follow(draft: &mut Draft<'_>) {
     let Some(bundle) = draft.status.bundle.as_ref() else { return };
     let current = is_current(draft, bundle);
@@ -122,8 +122,8 @@ fn follow(draft: &mut Draft<'_>) {
     }
 }
 
-/// Existing evidence about the bundle: the quality launches of the last accepted phase used the settings in effect and are compared
-/// with the baseline. Speed is measured again: the pairs of a phase have selected it.
+/// Existing evidence about the bundle: the quality launches of the last accepted phase used the settings in effect and
+/// are compared with the baseline. Speed is measured again: the pairs of a phase have selected it.
 fn own_evidence(draft: &Draft<'_>) -> Vec<LaunchStatus> {
     let phases = draft.status.phases.iter().filter(|phase| accepted(phase));
     let launches: Vec<LaunchStatus> = phases.flat_map(|phase| phase.launches.clone()).collect();
@@ -197,13 +197,13 @@ fn missed(draft: &mut Draft<'_>, message: &str) -> Step {
     conclude(draft, state, Reason::GoalMissed, message)
 }
 
-/// The accepted phases are not shown to be faster than the baseline together: reverts the least certain one, which ends in `state`,
-/// and evaluates the remaining ones.
+/// The accepted phases are not shown to be faster than the baseline together: reverts the least certain one, which ends
+/// in `state`, and evaluates the remaining ones.
 fn unconfirmed(draft: &mut Draft<'_>, state: PhaseState, message: &str) -> Step {
     let Some(index) = least_certain(draft) else { return missed(draft, message) };
     if draft.draining() {
-        // Evidence that was already there decides while a training runs, perhaps with this phase: it ends first, so that
-        // nothing that runs contains a phase whose state is final.
+        // Evidence that was already there decides while a training runs, perhaps with this phase: it ends first, so
+        // that nothing that runs contains a phase whose state is final.
         return Step::Go(Next::Drain);
     }
     revert(draft, index, Scope::Phase, Reason::NotConfirmed, message);

@@ -1,8 +1,9 @@
 //! The chain of a model: the parts that a checkpoint's manifest names, as the trainer that resumed it reports them.
 //!
-//! A shell does not see all that an attempt does: several in a row may train, save and be lost before anything is observed. The
-//! manifest of each checkpoint names the launches that trained it, and what a launch trains with is in the status from before it was
-//! started: in the segment that it was to train, or, if that is not a part of the model as far as it is known, among the unseen.
+//! A shell does not see all that an attempt does: several in a row may train, save and be lost before anything is
+//! observed. The manifest of each checkpoint names the launches that trained it, and what a launch trains with is in
+//! the status from before it was started: in the segment that it was to train, or, if that is not a part of the model
+//! as far as it is known, among the unseen.
 
 use pawl_api::status::{SegmentStatus, TrainingStatus, differing};
 use pawl_contract::checkpoint::{MAX_REPORTED_PARTS, TrainedPart};
@@ -25,7 +26,8 @@ pub(crate) fn add_launches(segment: &mut SegmentStatus, launches: &[String]) {
     segment.launches.drain(..segment.launches.len().saturating_sub(MAX_REPORTED_PARTS));
 }
 
-/// Keeps the descriptions of `before` that are not in the segments any more: their attempts may have saved what nobody saw.
+/// Keeps the descriptions of `before` that are not in the segments any more: their attempts may have saved what nobody
+/// saw.
 pub(crate) fn keep_unseen(training: &mut TrainingStatus, before: &[SegmentStatus]) {
     let is_kept = |old: &SegmentStatus| {
         let has = |new: &SegmentStatus| old.launches.iter().all(|launch| new.launches.contains(launch));
@@ -52,8 +54,8 @@ pub(crate) fn is_of(chain: &[TrainedPart], segments: &[SegmentStatus]) -> bool {
     }
 }
 
-/// The segments of a model of `items` items with this chain. The newest of `segments` is the present attempt's, whose trainer is of
-/// `build` and has resumed at `resumed` items.
+/// The segments of a model of `items` items with this chain. The newest of `segments` is the present attempt's, whose
+/// trainer is of `build` and has resumed at `resumed` items.
 pub(crate) fn follow(
     segments: &[SegmentStatus],
     unseen: &[SegmentStatus],
@@ -94,7 +96,8 @@ fn described(segments: &[SegmentStatus], unseen: &[SegmentStatus], part: &Traine
         known = of_launch(unseen);
     }
     if known.is_empty() {
-        // Recorded by an earlier version, or merged with others. Anything else was trained by other launches than this one.
+        // Recorded by an earlier version, or merged with others. Anything else was trained by other launches than this
+        // one.
         let vague = |known: &&SegmentStatus| known.launches.is_empty() || known.merged;
         let vague: Vec<SegmentStatus> = segments.iter().filter(vague).cloned().collect();
         return covering(&vague, (part.from_items, end));

@@ -18,13 +18,13 @@ use serde_json::json;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which pairs begin with the control: bit `i` of an order is pair `i`. A comparison takes one of these orders at random, or its
-/// opposite.
+/// Which pairs begin with the control: bit `i` of an order is pair `i`. A comparison takes one of these orders at
+/// random, or its opposite.
 ///
-/// A fixed order resonates: ABBA with a load whose period is four launches, ABAB with a drift. A random order of each pair by
-/// itself is in one task of four the same in the first three pairs, which a drift then decides. This mixture has the smallest
-/// worst case found over linear drift and loads of all periods from 2 to 24 launches, ten times as strong as the noise, with the
-/// looks of the default analysis: see `simulation::speed`.
+/// A fixed order resonates: ABBA with a load whose period is four launches, ABAB with a drift. A random order of each
+/// pair by itself is in one task of four the same in the first three pairs, which a drift then decides. This mixture
+/// has the smallest worst case found over linear drift and loads of all periods from 2 to 24 launches, ten times as
+/// strong as the noise, with the looks of the default analysis: see `simulation::speed`.
 const ORDERS: [u8; 16] = [
     0b000_0100, 0b000_1011, 0b000_1011, 0b000_1011, 0b000_1110, 0b010_0001, 0b010_0001, 0b010_0001, 0b010_0001,
     0b010_0001, 0b010_0100, 0b010_0100, 0b010_1100, 0b010_1110, 0b010_1110, 0b011_0001,
@@ -107,8 +107,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Warm-up and window twice as long as the longer queue of both arms: what the loaders have prepared before the first step is
-    /// used up then, unless they are almost fast enough.
+    /// Warm-up and window twice as long as the longer queue of both arms: what the loaders have prepared before the
+    /// first step is used up then, unless they are almost fast enough.
     fn beyond_queues(&self, budget: Budget) -> Budget {
         let world = self.draft.spec.trainer.world_size();
         lengthened(budget, queue_steps(&self.control, world).max(queue_steps(&self.candidate, world)))
@@ -190,9 +190,10 @@ impl<'a> Comparison<'a> {
         launch.attempt == 0 || self.draft.under_way().any(|attempt| number(&attempt.name) == Some(launch.attempt))
     }
 
-    /// The valid pairs, in order, and the launches that are missing for `wanted` pairs. The order within a pair is random
-    /// ([`control_first`]). A pair whose launches ran on different devices or in different attempts, or with a launch that was not
-    /// steady, is excluded and replaced by another one: between two attempts, the machine may have become another one.
+    /// The valid pairs, in order, and the launches that are missing for `wanted` pairs. The order within a pair is
+    /// random ([`control_first`]). A pair whose launches ran on different devices or in different attempts, or with a
+    /// launch that was not steady, is excluded and replaced by another one: between two attempts, the machine may have
+    /// become another one.
     pub fn pairs(&self, wanted: usize) -> (Vec<Pair<'a>>, Vec<Launch>) {
         let done =
             |arm, index| self.find(LaunchKind::Measure, arm, index).filter(|launch| launch.outcome == Outcome::Done);

@@ -28,8 +28,8 @@ enum ConditionType {
     UnknownFields,
 }
 
-/// The condition `Stalled` of a job that cannot be read, instead of a decision: a shell writes it into `conditions`, the list
-/// of the status, and nothing else.
+/// The condition `Stalled` of a job that cannot be read, instead of a decision: a shell writes it into `conditions`,
+/// the list of the status, and nothing else.
 ///
 /// ```
 /// let conditions = pawl_decision::unreadable(&[], Some(2), "spec.settings.compile: \"Turbo\"", jiff::Timestamp::UNIX_EPOCH);
@@ -124,7 +124,8 @@ fn reconciling(draft: &Draft<'_>) -> ConditionState {
     }
 }
 
-/// What the attempts wait for in their turn, in the words of the queue, the API server or the scheduler about the first of them.
+/// What the attempts wait for in their turn, in the words of the queue, the API server or the scheduler about the first
+/// of them.
 fn queued(draft: &Draft<'_>, since: &str) -> String {
     let names: Vec<&str> = draft.under_way().map(|attempt| attempt.name.as_str()).collect();
     let (names, first) = (names.join(", "), names.first().copied().unwrap_or_default());

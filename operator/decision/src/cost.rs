@@ -44,8 +44,8 @@ pub(crate) fn devices(spec: &TrainingJobSpec, purpose: Purpose) -> f64 {
     if free { 0.0 } else { f64::from(gang.replicas) * f64::from(gang.ranks_per_replica) }
 }
 
-/// Estimates the savings: the cost of training the same items with the baseline, minus the cost of this training and of the
-/// evidence.
+/// Estimates the savings: the cost of training the same items with the baseline, minus the cost of this training and of
+/// the evidence.
 pub(crate) fn saved(draft: &mut Draft<'_>) {
     let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.measured.items_per_second.as_ref());
     let training = draft.status.training.as_ref();
@@ -63,8 +63,8 @@ pub(crate) fn saved(draft: &mut Draft<'_>) {
     }
 }
 
-/// Seconds that the training so far took at the measured speeds: what was trained with settings that were replaced since, at
-/// their speed. `None` before a speed is known.
+/// Seconds that the training so far took at the measured speeds: what was trained with settings that were replaced
+/// since, at their speed. `None` before a speed is known.
 pub(crate) fn productive_seconds(training: &TrainingStatus) -> Option<f64> {
     let earlier = training.replaced.as_ref();
     let (before, spent) = earlier.map_or((0, 0.0), |earlier| (earlier.items, earlier.seconds.value()));

@@ -41,8 +41,8 @@ pub(crate) struct Draft<'a> {
     pub build: &'a str,
 }
 
-/// `text`, truncated to the maximum length of a message in the status, without control characters: an agent in a foreign
-/// image is not trusted to remove them.
+/// `text`, truncated to the maximum length of a message in the status, without control characters: an agent in a
+/// foreign image is not trusted to remove them.
 pub(crate) fn bounded(text: &str) -> String {
     printable(truncated(text, MAX_MESSAGE))
 }
@@ -114,8 +114,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a phase is judged as one that changes the numerics: it declares so, or its training losses did not show that it
-    /// doesn't.
+    /// Whether a phase is judged as one that changes the numerics: it declares so, or its training losses did not show
+    /// that it doesn't.
     pub fn is_judged_as_changed(&self, index: usize) -> bool {
         self.spec.phases.get(index).is_some_and(|phase| phase.numerics == Numerics::Changed)
             || self.status.phases.get(index).is_some_and(|phase| !phase.judged_as_changed.is_empty())

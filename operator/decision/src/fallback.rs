@@ -29,8 +29,8 @@ pub(crate) fn take(draft: &mut Draft<'_>, index: usize, trigger: Trigger, reason
 }
 
 /// Selects the next fallback for a failure of the training, of the most likely responsible phase that has one: training
-/// resumes with it. Its settings passed the preflight but are not measured first; the guard monitors the training. `false`
-/// when no accepted phase has such a fallback.
+/// resumes with it. Its settings passed the preflight but are not measured first; the guard monitors the training.
+/// `false` when no accepted phase has such a fallback.
 pub(crate) fn take_in_training(
     draft: &mut Draft<'_>,
     blame: Blame,

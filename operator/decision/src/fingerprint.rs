@@ -5,7 +5,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// The first `digits` (at most 64) hexadecimal digits of the SHA-256 of the value's canonical JSON: keys sorted, no spaces.
+/// The first `digits` (at most 64) hexadecimal digits of the SHA-256 of the value's canonical JSON: keys sorted, no
+/// spaces.
 ///
 /// `fingerprint(&json!({"a": 1}), 4)` is the same wherever and whenever it is computed: the status stores it.
 pub fn fingerprint(value: &impl Serialize, digits: usize) -> String {

@@ -43,8 +43,8 @@ pub(crate) fn require_evidence(
 /// [`require_evidence`], where it matters what else the job could do about a failure.
 ///
 /// # Errors
-/// [`MissingEvidence`], also of a training that ran out of the host's memory while no phase is left that could be reverted for it: it
-/// resumes from its newest checkpoint as often as `lifecycle.maxRestarts` allows.
+/// [`MissingEvidence`], also of a training that ran out of the host's memory while no phase is left that could be
+/// reverted for it: it resumes from its newest checkpoint as often as `lifecycle.maxRestarts` allows.
 pub(crate) fn evidence(draft: &Draft<'_>, launch: &Launch, result: &LaunchResult) -> Result<(), MissingEvidence> {
     require_evidence(draft.spec, launch, result)?;
     let trains = launch.target == EvidenceTarget::Train && result.outcome == Outcome::HostOutOfMemory;
@@ -75,7 +75,8 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
         let again = Again::Doubtful(manner);
         return Err(MissingEvidence { again, control_outcome, baseline, ..MissingEvidence::because(message) });
     }
-    // A training that does not find its checkpoint has lost it, and a preflight is repeated as often as the job allows: see below.
+    // A training that does not find its checkpoint has lost it, and a preflight is repeated as often as the job allows:
+    // see below.
     let is_unusable = result.outcome == Outcome::CheckpointUnreadable
         && !matches!(launch.plan.kind, LaunchKind::Preflight | LaunchKind::Train);
     if is_unusable || result.outcome == Outcome::StorageFull {
@@ -137,7 +138,8 @@ fn require_result(spec: &TrainingJobSpec, launch: &Launch, result: &LaunchResult
     Ok(())
 }
 
-/// The failure of a launch that ended by itself, and not well. A training has nothing beside it that it could be compared with.
+/// The failure of a launch that ended by itself, and not well. A training has nothing beside it that it could be
+/// compared with.
 fn own_failure(launch: &Launch, result: &LaunchResult) -> Option<OwnFailure> {
     let control = match launch.target {
         EvidenceTarget::Train | EvidenceTarget::Slowdown => return None,
@@ -162,8 +164,8 @@ fn own_failure(launch: &Launch, result: &LaunchResult) -> Option<OwnFailure> {
     })
 }
 
-/// Whether the job cannot do without quality launches: a phase declares `numerics: Changed`. Otherwise they decide where training
-/// losses do not.
+/// Whether the job cannot do without quality launches: a phase declares `numerics: Changed`. Otherwise they decide
+/// where training losses do not.
 fn needs_quality(spec: &TrainingJobSpec) -> bool {
     spec.phases.iter().any(|phase| phase.numerics == Numerics::Changed)
 }
@@ -251,7 +253,8 @@ fn join(evidence: &mut [LaunchStatus], (arm, pair): (Arm, u32), number: u32) {
     }
 }
 
-/// The attempt with this name was lost, and is created again under it: a launch whose partner has not run in it gets none.
+/// The attempt with this name was lost, and is created again under it: a launch whose partner has not run in it gets
+/// none.
 pub(crate) fn part(draft: &mut Draft<'_>, attempt: &str) {
     let Some(name) = AttemptName::parse(attempt) else { return };
     let status = &mut draft.status;

@@ -9,9 +9,9 @@ use std::time::Duration;
 /// Longest estimate that is used, seconds: a pod that stops holds its devices.
 const MAX_ESTIMATE: u64 = 3600;
 
-/// Time between SIGTERM and SIGKILL of the ranks of an attempt. When it trains: `lifecycle.checkpointGrace`, or else what the
-/// trainer estimates from its longest step and its slowest checkpoint, at least [`CHECKPOINT_GRACE_SECONDS`]. Otherwise
-/// [`STOP_GRACE_SECONDS`].
+/// Time between SIGTERM and SIGKILL of the ranks of an attempt. When it trains: `lifecycle.checkpointGrace`, or else
+/// what the trainer estimates from its longest step and its slowest checkpoint, at least [`CHECKPOINT_GRACE_SECONDS`].
+/// Otherwise [`STOP_GRACE_SECONDS`].
 ///
 /// It is not part of the plan, which must not change while an attempt runs.
 pub fn stop_grace(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, plan: &AttemptPlan) -> Duration {

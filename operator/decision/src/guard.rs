@@ -108,8 +108,8 @@ fn observe(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress) {
     }
 }
 
-/// Counts windows in a row that are below a gate, and those that are as fast as measured: after some, the training is no
-/// longer degraded.
+/// Counts windows in a row that are below a gate, and those that are as fast as measured: after some, the training is
+/// no longer degraded.
 fn count(draft: &mut Draft<'_>, good: bool, slow: Option<&Alarm>) {
     let windows = draft.spec.train.guard.windows.max(1);
     let Some(training) = draft.status.training.as_mut() else { return };
@@ -186,8 +186,8 @@ fn describe(draft: &mut Draft<'_>, progress: &Progress) {
     cost::saved(draft);
 }
 
-/// Handles a slow-down. Training that is below a gate but as fast as measured is reported: no phase is responsible for it.
-/// Before a phase is rolled back, the cause is measured.
+/// Handles a slow-down. Training that is below a gate but as fast as measured is reported: no phase is responsible for
+/// it. Before a phase is rolled back, the cause is measured.
 fn handle_throughput(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Progress, alarm: &Alarm) {
     let windows = draft.spec.train.guard.windows.max(1);
     let explained = responsible(draft, Blame::Newest).is_some();
@@ -209,9 +209,9 @@ fn handle_throughput(draft: &mut Draft<'_>, facts: &AttemptFacts, progress: &Pro
     }
 }
 
-/// Handles validation that looks worse than the gates allow. A violation is shown only by two evaluations in a row: then
-/// training resumes from before the newest evaluation that passed. Anything else is reported. `evaluated`: whether there is a
-/// launch of the baseline with which the newest evaluation was compared.
+/// Handles validation that looks worse than the gates allow. A violation is shown only by two evaluations in a row:
+/// then training resumes from before the newest evaluation that passed. Anything else is reported. `evaluated`: whether
+/// there is a launch of the baseline with which the newest evaluation was compared.
 fn handle_quality(draft: &mut Draft<'_>, progress: &Progress, concern: Option<Concern>, evaluated: bool) {
     let explained = responsible(draft, Blame::Numerics).is_some();
     let Some(items) = progress.validation.as_ref().map(|validation| validation.items) else { return };

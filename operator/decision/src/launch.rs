@@ -1,8 +1,8 @@
 //! Launches: their plans and their names.
 //!
 //! A launch's name ends in a hash of all inputs of its outcome (kind, workload, trainer, settings, seed, budget): equal
-//! names mean equal launches, independent of the attempt, so that evidence remains valid across attempts and across edits
-//! of the spec that do not affect it.
+//! names mean equal launches, independent of the attempt, so that evidence remains valid across attempts and across
+//! edits of the spec that do not affect it.
 
 use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
@@ -105,8 +105,8 @@ pub(crate) fn tag_of(launch: &str) -> &str {
 
 /// The size of the gang of an attempt.
 ///
-/// The built-in trainer runs the preflight in one rank without a GPU, before any device time is used; a custom trainer may
-/// need its peers and devices for it, unless it has a monitor: then the agent itself does the preflight.
+/// The built-in trainer runs the preflight in one rank without a GPU, before any device time is used; a custom trainer
+/// may need its peers and devices for it, unless it has a monitor: then the agent itself does the preflight.
 ///
 /// ```
 /// use pawl_api::status::Purpose;
@@ -125,8 +125,8 @@ pub fn gang(spec: &TrainingJobSpec, purpose: Purpose) -> GangSize {
     whole(spec)
 }
 
-/// What a custom command needs beyond the contract. The variables with placeholders differ between launches, so that the agent
-/// sets them rather than the pod.
+/// What a custom command needs beyond the contract. The variables with placeholders differ between launches, so that
+/// the agent sets them rather than the pod.
 fn script(spec: &TrainingJobSpec) -> ScriptPlan {
     if spec.workload.command.is_empty() {
         return ScriptPlan::default();
@@ -186,14 +186,15 @@ pub(crate) fn with_utilization(spec: &TrainingJobSpec, budget: Budget) -> Budget
     Budget { min_window_seconds: judged.then_some(UTILIZATION_SECONDS as f64), ..budget }
 }
 
-/// Number of looks of the quality gates. One seed has no interval, without which no result is clear before the last look.
+/// Number of looks of the quality gates. One seed has no interval, without which no result is clear before the last
+/// look.
 pub(crate) fn quality_looks(spec: &TrainingJobSpec) -> u32 {
     let in_parts = spec.analysis.quality_epochs.is_none() && quality_seeds(spec) > 1;
     if in_parts { spec.analysis.quality_looks.clamp(1, MAX_QUALITY_LOOKS) } else { 1 }
 }
 
-/// Length of a launch for look number `look` of the quality gates: each is four times as long as the one before, and the last
-/// one is complete. The schedules are those of the complete one.
+/// Length of a launch for look number `look` of the quality gates: each is four times as long as the one before, and
+/// the last one is complete. The schedules are those of the complete one.
 pub(crate) fn quality(spec: &TrainingJobSpec, look: u32) -> Budget {
     let analysis = &spec.analysis;
     let full = match (analysis.quality_items, analysis.quality_epochs) {
@@ -286,7 +287,8 @@ impl Draft<'_> {
         self.status.training.as_ref()?.last_checkpoint.clone()
     }
 
-    /// The newest checkpoint at the start of an attempt: what was known then if it is under way, else what is known now.
+    /// The newest checkpoint at the start of an attempt: what was known then if it is under way, else what is known
+    /// now.
     pub fn resumes(&self, attempt: &str) -> Option<CheckpointStatus> {
         match self.attempt(attempt) {
             Some(under_way) => under_way.resumes.clone(),

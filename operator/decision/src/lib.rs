@@ -1,5 +1,5 @@
-//! The decision core. [`decide`] is a pure function of (spec, status, observations, now): this crate has no dependency that
-//! does I/O.
+//! The decision core. [`decide`] is a pure function of (spec, status, observations, now): this crate has no dependency
+//! that does I/O.
 //!
 //! Both shells, Kubernetes and local, call it in the same loop: observe, decide, and carry out the decision by one
 //! [`protocol`]: write the status with the intended actions, then act, then emit the events.
@@ -7,15 +7,16 @@
 //! The status contains states and evidence (launches and their outcomes). Verdicts are computed from the evidence each
 //! time, so that repeated decisions are equal, and a crash between any two writes loses nothing.
 //!
-//! - [`observed`]: the observations; [`action`]: the decision; [`protocol`]: the order in which a decision is carried out;
+//! - [`observed`]: the observations; [`action`]: the decision; [`protocol`]: the order in which a decision is carried
+//!   out;
 //! - `settle`: the parts of a job in order (preflight, phases, enablers, bundle, search, training);
 //! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: starts and stops attempts, and evaluates how they ended;
 //! - `fold`: turns results into evidence.
 //!
 //! # Example
-//! A shell without I/O, in which every launch succeeds and `compile: Graph` is 1.5 times as fast: the chain of gates accepts
-//! the phase.
+//! A shell without I/O, in which every launch succeeds and `compile: Graph` is 1.5 times as fast: the chain of gates
+//! accepts the phase.
 //!
 //! ```
 //! use pawl_api::status::{PhaseState, TrainingJobStatus};
@@ -132,11 +133,11 @@ const ROUNDS: usize = 8;
 /// Computes the next status of a job, the actions to take and the events to emit.
 ///
 /// `status` must be the newest one written; `observed` may be late, incomplete or repeated, but an attempt reported as
-/// ended must have ended. The shell calls [`Decision::carry_out`], and decides again after it wrote or observed a change,
-/// or after [`Decision::requeue_after`].
+/// ended must have ended. The shell calls [`Decision::carry_out`], and decides again after it wrote or observed a
+/// change, or after [`Decision::requeue_after`].
 ///
-/// Total, deterministic and idempotent: it never panics, equal arguments give equal decisions, and a decision on its own
-/// status without new observations changes nothing.
+/// Total, deterministic and idempotent: it never panics, equal arguments give equal decisions, and a decision on its
+/// own status without new observations changes nothing.
 ///
 /// ```
 /// use pawl_decision::{action::Action, decide, observed::Observed};
@@ -157,8 +158,8 @@ pub fn decide(job: &TrainingJob, status: &TrainingJobStatus, observed: &Observed
 }
 
 /// [`decide`] for a shell that creates pods: a job whose pod template contains a reference that `policy` does not allow
-/// fails, and its running attempt is stopped. `written` is the spec before [`storage::fill`]: a job that failed is retried when
-/// its user changes that, not when what is filled in changes.
+/// fails, and its running attempt is stopped. `written` is the spec before [`storage::fill`]: a job that failed is
+/// retried when its user changes that, not when what is filled in changes.
 pub fn decide_under(
     policy: &Policy,
     written: &TrainingJobSpec,

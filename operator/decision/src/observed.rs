@@ -11,8 +11,8 @@
 //! | `RecordState` of `pawl-local` | `pawl run` | the state on disk, which survives the process; there is no queue, so it has no counterpart of [`AttemptState::Queued`] and [`AttemptState::Pending`] |
 //! | `AttemptEnd` of `pawl-agent` | agent | how the launches ended, as the agents of a gang agree; it does not cover lost nodes and deleted pods |
 //!
-//! The shells map the last three to [`AttemptState`]. An [`Ending`] has fewer distinctions than `AttemptEnd`, because the
-//! outcomes of the launches are in the results.
+//! The shells map the last three to [`AttemptState`]. An [`Ending`] has fewer distinctions than `AttemptEnd`, because
+//! the outcomes of the launches are in the results.
 
 use jiff::Timestamp;
 use pawl_contract::progress::Progress;
@@ -43,13 +43,14 @@ pub struct Observed {
     pub attempts: Vec<AttemptFacts>,
     /// Names of the attempts whose pods were made from another template than a new attempt would be.
     pub outdated: Vec<String>,
-    /// What keeps an attempt from starting or ending until somebody removes it, and how; empty when there is nothing. Displayed by
-    /// the condition `Stalled`.
+    /// What keeps an attempt from starting or ending until somebody removes it, and how; empty when there is nothing.
+    /// Displayed by the condition `Stalled`.
     pub obstacle: String,
     /// Fields of the job that this version does not know; empty when there are none. Displayed by the condition
     /// `UnknownFields`.
     pub unknown_fields: String,
-    /// Build of the trainer that a new attempt would run, as [`AttemptFacts::trainer`]. Empty when unknown before it runs.
+    /// Build of the trainer that a new attempt would run, as [`AttemptFacts::trainer`]. Empty when unknown before it
+    /// runs.
     pub build: String,
 }
 
@@ -146,11 +147,11 @@ pub enum Ending {
     Stopped,
     /// Kueue preempted it. This does not count as a failure, and its launches are requeued.
     Preempted,
-    /// The cluster ended it: an eviction, a preemption by the scheduler, a lost node, a deleted pod; with a human-readable
-    /// cause. This does not count as a failure.
+    /// The cluster ended it: an eviction, a preemption by the scheduler, a lost node, a deleted pod; with a
+    /// human-readable cause. This does not count as a failure.
     Disrupted(String),
-    /// A node did not accept a pod of it, so that no program ran; with a human-readable cause. This does not count as a failure, but
-    /// the next attempt may meet the same node: it starts after a back-off.
+    /// A node did not accept a pod of it, so that no program ran; with a human-readable cause. This does not count as a
+    /// failure, but the next attempt may meet the same node: it starts after a back-off.
     Refused(String),
     /// It was lost: a killed process, a missing report; with a human-readable cause.
     Lost(String),

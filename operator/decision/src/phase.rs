@@ -48,7 +48,8 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     let mut inputs = json!([spec.workload, trainer, spec.seeds, measuring, gates, quality, declared, patches, control]);
     if let Some(inputs) = inputs.as_array_mut() {
         inputs.extend(others);
-        // An accepted phase stays so under a smaller budget. One that was given up is taken up when what it was given up for changes.
+        // An accepted phase stays so under a smaller budget. One that was given up is taken up when what it was given
+        // up for changes.
         if refused(&draft.status.phases[index].reason) {
             let training = (spec.train.items, spec.train.epochs);
             inputs.push(json!([spec.analysis.budget_percent, training, phase.expected_speedup]));
@@ -57,8 +58,8 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
     fingerprint(&inputs, 12)
 }
 
-/// What the verdict on a phase reads of the analysis, and of fields that were added later those that have not their default.
-/// Destructured without `..`: whether a new field is an input is decided here.
+/// What the verdict on a phase reads of the analysis, and of fields that were added later those that have not their
+/// default. Destructured without `..`: whether a new field is an input is decided here.
 fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Vec<Value>) {
     let Analysis {
         warmup_steps,
@@ -87,8 +88,9 @@ fn of_analysis(analysis: &Analysis, changed: bool) -> (Value, Vec<Value>) {
     (measuring, looks.into_iter().chain(limit).collect())
 }
 
-/// The gates that the chain of a phase reads: those of every phase, and those of a phase with changed numerics. Destructured
-/// without `..`: whether a new gate is one of these is decided here. One that is added is written only if it is set.
+/// The gates that the chain of a phase reads: those of every phase, and those of a phase with changed numerics.
+/// Destructured without `..`: whether a new gate is one of these is decided here. One that is added is written only if
+/// it is set.
 fn of_gates(gates: &Gates, changed: bool) -> (Value, Value) {
     let Gates {
         validation_loss_delta,
@@ -204,8 +206,8 @@ fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     Some((Reason::Conflict, format!("it conflicts with {}, which is accepted", conflict.name)))
 }
 
-/// Why a phase that is not judged yet is not measured: its settings cannot have an effect on top of those accepted so far. An
-/// Enabler may have its effect only with the phases that require it.
+/// Why a phase that is not judged yet is not measured: its settings cannot have an effect on top of those accepted so
+/// far. An Enabler may have its effect only with the phases that require it.
 fn without_effect(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     let (phase, status) = (&draft.spec.phases[index], &draft.status.phases[index]);
     if phase.role == Role::Enabler || status.state.is_final() && status.state != PhaseState::Skipped {
@@ -237,8 +239,9 @@ fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
     Subject { phase: Some(&draft.spec.phases[index]), comparison: comparison(draft, index), must_confirm: false }
 }
 
-/// Opens the task: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at another
-/// time differs by the drift since then, which no check by a few launches can see as well as the test of the speed does.
+/// Opens the task: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at
+/// another time differs by the drift since then, which no check by a few launches can see as well as the test of the
+/// speed does.
 fn begin(draft: &mut Draft<'_>, index: usize) {
     let comparison = comparison(draft, index);
     let fits = |launch: &&LaunchStatus| comparison.includes(launch);
@@ -309,8 +312,8 @@ fn run(draft: &mut Draft<'_>, index: usize, work: Work, checked: bool) -> Step {
     Step::Go(Next::Run(work.bounded()))
 }
 
-/// Sets why the phase is judged by the quality gates although it declares `numerics: Equivalent`; empty: it isn't. The gates are
-/// inputs of its verdict then.
+/// Sets why the phase is judged by the quality gates although it declares `numerics: Equivalent`; empty: it isn't. The
+/// gates are inputs of its verdict then.
 fn judge_as_changed(draft: &mut Draft<'_>, index: usize, why: String) {
     draft.status.phases[index].judged_as_changed = why;
     draft.status.phases[index].input_hash = input_hash(draft, index);
@@ -370,12 +373,15 @@ fn conclude(draft: &mut Draft<'_>, index: usize, verdict: Verdict) -> Step {
     Step::Moved
 }
 
-/// Share of clipped numbers above which a phase's message reports it: from the 99.9th percentile on, magnitudes are no longer outliers.
+/// Share of clipped numbers above which a phase's message reports it: from the 99.9th percentile on, magnitudes are no
+/// longer outliers.
 const FLOAT8_OVERFLOW: f64 = 0.001;
-/// Share of numbers that become zero above which a phase's message reports it. They are the smallest of their row or operand, so a few change no sum.
+/// Share of numbers that become zero above which a phase's message reports it. They are the smallest of their row or
+/// operand, so a few change no sum.
 const FLOAT8_UNDERFLOW: f64 = 0.01;
 
-/// What is out of the range of 8-bit floats in a phase that changes them, if that is much, with what may help and is not in effect.
+/// What is out of the range of 8-bit floats in a phase that changes them, if that is much, with what may help and is
+/// not in effect.
 fn out_of_range(draft: &Draft<'_>, index: usize) -> Option<String> {
     let control = draft.control(index);
     let candidate = control.with(&patch(&draft.spec.phases[index], draft.status.phases[index].fallback));

@@ -10,8 +10,8 @@ use pawl_contract::plan::AttemptPlan;
 
 /// The plan of the attempt `name` in `status`: the plan that [`crate::decide`] returned when it started the attempt.
 ///
-/// `None` when there is no such attempt, or its plan can no longer be computed because launches have ended or the spec has
-/// changed since.
+/// `None` when there is no such attempt, or its plan can no longer be computed because launches have ended or the spec
+/// has changed since.
 ///
 /// ```
 /// use pawl_decision::{action::Action, decide, observed::Observed, plan};

@@ -59,8 +59,8 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     Step::Go(Next::Run(work.bounded()))
 }
 
-/// The check of a phase has failed by itself more than once, while that of the baseline has not. What is counted against the checks
-/// was counted against this one.
+/// The check of a phase has failed by itself more than once, while that of the baseline has not. What is counted
+/// against the checks was counted against this one.
 fn crashed(draft: &mut Draft<'_>, retry: RetryStatus) {
     let Some(own) = retry.own_failure else { return };
     for index in 0..draft.spec.phases.len() {
@@ -179,8 +179,8 @@ fn begin_anew(draft: &mut Draft<'_>, index: usize) {
     phase.launches.clear();
 }
 
-/// Records that a fallback of a phase is checked. Returns whether a failure of the check is one of the phase: fallbacks are
-/// judged when they are taken.
+/// Records that a fallback of a phase is checked. Returns whether a failure of the check is one of the phase: fallbacks
+/// are judged when they are taken.
 fn mark_checked(draft: &mut Draft<'_>, index: usize, fallback: u32, tag: String) -> bool {
     let spec = &draft.spec.phases[index];
     let phase = &mut draft.status.phases[index];

@@ -8,8 +8,8 @@ use pawl_api::status::{Arm, Purpose};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 
-/// A measuring launch of the baseline and of each phase, as if all earlier phases were accepted, and the training with all of
-/// them. Their titles are `baseline`, the names of the phases, and `training`.
+/// A measuring launch of the baseline and of each phase, as if all earlier phases were accepted, and the training with
+/// all of them. Their titles are `baseline`, the names of the phases, and `training`.
 ///
 /// ```
 /// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({

@@ -72,8 +72,8 @@ pub(crate) fn found(draft: &Draft<'_>) -> Vec<Problem> {
     })
 }
 
-/// The problems in one message that fits into the status. A problem of the baseline is not repeated for the phases, which
-/// inherit it, nor one of a phase for its fallbacks; problems that do not fit are counted.
+/// The problems in one message that fits into the status. A problem of the baseline is not repeated for the phases,
+/// which inherit it, nor one of a phase for its fallbacks; problems that do not fit are counted.
 pub(crate) fn listed(problems: &[Problem]) -> String {
     let inherited = |problem: &Problem| {
         let from = |known: &Problem| {

@@ -11,12 +11,12 @@
 //! After a restart the shell decides on the newest written status and on new observations.
 //!
 //! - *Before the write*: no action was taken. The same observations lead to the same decision.
-//! - *After the write, before a start*: the status names an attempt that was never observed. It is started again under the
-//!   same name with the same plan; names are unique, so starting it twice starts it once.
+//! - *After the write, before a start*: the status names an attempt that was never observed. It is started again under
+//!   the same name with the same plan; names are unique, so starting it twice starts it once.
 //! - *After the write, before a stop*: the attempt's `stop` is set in the status. The stop is decided again until the
 //!   attempt is observed to have ended.
-//! - *After the write, before a release*: only an attempt that an earlier written status no longer needs is released. Its
-//!   remaining objects are observed again, and released again.
+//! - *After the write, before a release*: only an attempt that an earlier written status no longer needs is released.
+//!   Its remaining objects are observed again, and released again.
 //! - *Between two actions*: each is idempotent, and the missing ones are decided again.
 //! - *Before the events*: they are lost. No decision depends on them; the status contains their evidence.
 
@@ -34,7 +34,8 @@ pub trait Shell {
     /// progress. `urgent`: there are actions or events, so that progress must not be delayed either.
     ///
     /// # Errors
-    /// The status could not be written, or another writer changed it concurrently: then no action of the decision is taken.
+    /// The status could not be written, or another writer changed it concurrently: then no action of the decision is
+    /// taken.
     async fn write(&mut self, status: TrainingJobStatus, urgent: bool) -> Result<(), Self::Error>;
 
     /// Takes one action. Returns whether it changed the observable state.
@@ -63,8 +64,8 @@ impl Decision {
     /// Carries out the decision: writes the status, acts, emits the events.
     ///
     /// # Errors
-    /// The first error of `shell`. After a failed action no further one is taken, but the events are emitted: their status
-    /// is written, so that they are not decided again.
+    /// The first error of `shell`. After a failed action no further one is taken, but the events are emitted: their
+    /// status is written, so that they are not decided again.
     pub async fn carry_out<S: Shell>(self, shell: &mut S) -> Result<CarriedOut, S::Error> {
         let Self { status, actions, events, requeue_after } = self;
         shell.write(status, !actions.is_empty() || !events.is_empty()).await?;

@@ -30,8 +30,8 @@ pub(crate) fn failed(draft: &mut Draft<'_>) -> Step {
     Step::Moved
 }
 
-/// Lets the next decision retry a failed job although its spec is the same: what failed may have been mended elsewhere, in its script for example.
-/// Nothing happens to a job that has not failed.
+/// Lets the next decision retry a failed job although its spec is the same: what failed may have been mended elsewhere,
+/// in its script for example. Nothing happens to a job that has not failed.
 pub fn retry(status: &mut TrainingJobStatus) {
     if let Some(failure) = &mut status.failure {
         failure.spec_hash.clear();

@@ -1,5 +1,5 @@
-//! Infrastructure failures: missing evidence leads to a retry, never to a verdict; retries are limited, with exponential
-//! back-off.
+//! Infrastructure failures: missing evidence leads to a retry, never to a verdict; retries are limited, with
+//! exponential back-off.
 
 use crate::draft::{Draft, bounded};
 use crate::reason::Reason;
@@ -18,7 +18,8 @@ const LONGEST_BACKOFF: u64 = 300;
 /// A program that has ended in the same way so many times in a row, while nothing has succeeded, is not started again.
 const ALIKE: u32 = 3;
 
-/// A program that has failed by itself so many times in the same way, while others have succeeded, fails because of its settings.
+/// A program that has failed by itself so many times in the same way, while others have succeeded, fails because of its
+/// settings.
 const TWICE: u32 = 2;
 
 /// First back-off while a storage is full or cannot be used, seconds: somebody has to mend it.
@@ -106,7 +107,8 @@ fn repeats(retry: &RetryStatus) -> bool {
     retry.own_failure.as_ref().is_some_and(|own| own.count >= TWICE)
 }
 
-/// The failure of a program itself and how often it has happened. What happens to the machines in between does not change it.
+/// The failure of a program itself and how often it has happened. What happens to the machines in between does not
+/// change it.
 fn counted(before: Option<OwnFailure>, new: Option<OwnFailure>) -> Option<OwnFailure> {
     match (before, new) {
         (Some(before), Some(new)) if before.is_like(&new) => {
@@ -172,8 +174,8 @@ impl Draft<'_> {
         self.set_retry(retry);
     }
 
-    /// Sets the back-off after a launch that found its storage full, or could not use it. Neither the settings nor the machines are
-    /// to blame: it counts against no task, and the job fails when nobody mends it.
+    /// Sets the back-off after a launch that found its storage full, or could not use it. Neither the settings nor the
+    /// machines are to blame: it counts against no task, and the job fails when nobody mends it.
     fn wait_for_storage(&mut self, task: &str, missing: &MissingEvidence, manner: Manner) {
         let message = &missing.message;
         let before = self.retry(task).cloned().unwrap_or_default();
@@ -196,7 +198,8 @@ impl Draft<'_> {
         self.set_retry(RetryStatus { task, manner: Some(manner), repeated, not_before, message, ..before });
     }
 
-    /// Sets the failures of a task, which are the newest. Those of others are kept while several trials may run at the same time.
+    /// Sets the failures of a task, which are the newest. Those of others are kept while several trials may run at the
+    /// same time.
     fn set_retry(&mut self, newest: RetryStatus) {
         let several = self.spec.search.iter().any(|search| search.parallelism > 1);
         let known = self.status.retry.take().into_iter().chain(std::mem::take(&mut self.status.retries));
@@ -228,8 +231,8 @@ impl Draft<'_> {
             || own.is_some_and(|own| own.control || self.has_worked_elsewhere(&retry.task, own.kind))
     }
 
-    /// Whether the task's settings are to blame for its failures: its program has failed by itself in the same way more than once,
-    /// and others have not.
+    /// Whether the task's settings are to blame for its failures: its program has failed by itself in the same way more
+    /// than once, and others have not.
     pub fn is_crashing(&self, task: &str) -> bool {
         let own = self.retry(task).filter(|retry| repeats(retry)).and_then(|retry| retry.own_failure.as_ref());
         own.is_some_and(|own| !own.control && self.has_worked_elsewhere(task, own.kind))
@@ -241,8 +244,8 @@ impl Draft<'_> {
         own.is_some_and(|own| !own.control && !self.has_worked_elsewhere(task, own.kind))
     }
 
-    /// Whether a launch of this kind has succeeded with other settings than those of the task. Of trials of a search that nothing
-    /// succeeds with, the search sees itself.
+    /// Whether a launch of this kind has succeeded with other settings than those of the task. Of trials of a search
+    /// that nothing succeeds with, the search sees itself.
     fn has_worked_elsewhere(&self, task: &str, kind: LaunchKind) -> bool {
         let status = &self.status;
         let worked = |launch: &&LaunchStatus| launch.kind == kind && launch.outcome == Outcome::Done;
@@ -265,7 +268,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a launch of the job has succeeded, or may have: trials of a search are not looked into. Checks do not count.
+    /// Whether a launch of the job has succeeded, or may have: trials of a search are not looked into. Checks do not
+    /// count.
     fn has_succeeded(&self) -> bool {
         let status = &self.status;
         let phases = status.phases.iter().flat_map(|phase| &phase.launches);
@@ -277,8 +281,8 @@ impl Draft<'_> {
             || !status.search.is_empty()
     }
 
-    /// End of the task's back-off, when that is in the future. An end that is further away than any back-off was written
-    /// with a clock that was ahead: there is nothing to wait for.
+    /// End of the task's back-off, when that is in the future. An end that is further away than any back-off was
+    /// written with a clock that was ahead: there is nothing to wait for.
     pub fn backoff(&self, task: &str) -> Option<Timestamp> {
         let retry = self.retry(task)?;
         let longest = after(self.now, LONGEST_BACKOFF);

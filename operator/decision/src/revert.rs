@@ -37,8 +37,8 @@ pub(crate) fn responsible(draft: &Draft<'_>, blame: Blame) -> Option<usize> {
     suspects(draft, blame).first().copied()
 }
 
-/// The accepted phase whose speedup is the least certain: whose lower bound is the smallest multiple of its threshold. Enablers are
-/// not accepted for their speed.
+/// The accepted phase whose speedup is the least certain: whose lower bound is the smallest multiple of its threshold.
+/// Enablers are not accepted for their speed.
 pub(crate) fn least_certain(draft: &Draft<'_>) -> Option<usize> {
     let certainty = |index: &usize| {
         let speedup = draft.status.phases[*index].speedup.as_ref();

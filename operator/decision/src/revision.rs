@@ -18,7 +18,8 @@ pub(crate) fn patch(phase: &Phase, number: u32) -> Settings {
     fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
 }
 
-/// The baseline with the patches of the required phases and of the phase itself, with the fallback of this number (0: none).
+/// The baseline with the patches of the required phases and of the phase itself, with the fallback of this number (0:
+/// none).
 pub(crate) fn standalone(spec: &TrainingJobSpec, index: usize, fallback: u32) -> Settings {
     let Some(phase) = spec.phases.get(index) else { return spec.settings.clone() };
     let mut needed: Vec<&str> = phase.requires.iter().map(String::as_str).collect();
@@ -42,8 +43,8 @@ pub(crate) fn fold(
     folded(spec, status, keep, PhaseStatus::effective_fallback)
 }
 
-/// [`fold`] with the patches as they were evaluated. Input hashes are based on it, so that a fallback selected in training
-/// does not repeat evaluations.
+/// [`fold`] with the patches as they were evaluated. Input hashes are based on it, so that a fallback selected in
+/// training does not repeat evaluations.
 pub(crate) fn judged_fold(
     spec: &TrainingJobSpec,
     status: &TrainingJobStatus,
@@ -80,8 +81,8 @@ impl Draft<'_> {
         fold(self.spec, &self.status, |i, phase| i < index && accepted(phase))
     }
 
-    /// [`Self::control`] without the reverts that followed a phase's own verdict. Input hashes are based on it, so that such a
-    /// revert does not repeat the evaluation of later phases; a pin does.
+    /// [`Self::control`] without the reverts that followed a phase's own verdict. Input hashes are based on it, so that
+    /// such a revert does not repeat the evaluation of later phases; a pin does.
     pub fn judged_control(&self, index: usize) -> Settings {
         let judged = |phase: &PhaseStatus| accepted(phase) || phase.held && !Reason::Pinned.is(&phase.reason);
         judged_fold(self.spec, &self.status, |i, phase| i < index && judged(phase))

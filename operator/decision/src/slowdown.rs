@@ -1,15 +1,15 @@
-//! The cause of a slow-down in training: pairs of launches with and without the accepted phases, on the same devices, before a
-//! phase is rolled back for it. A machine that is slow is slow with and without a phase.
+//! The cause of a slow-down in training: pairs of launches with and without the accepted phases, on the same devices,
+//! before a phase is rolled back for it. A machine that is slow is slow with and without a phase.
 //!
-//! The training waits at a checkpoint. `training.slowdown` in the status states the intent and holds the evidence, so that a
-//! crash between any two writes leads to the same end:
+//! The training waits at a checkpoint. `training.slowdown` in the status states the intent and holds the evidence, so
+//! that a crash between any two writes leads to the same end:
 //!
-//! 1. All phases that may be reverted: if the settings are as fast relative to those without any of them as was measured, no
-//!    phase is the cause.
+//! 1. All phases that may be reverted: if the settings are as fast relative to those without any of them as was
+//!    measured, no phase is the cause.
 //! 2. Otherwise each of them, the newest first: the first without which the training would not be slow is rolled back.
 //!
-//! Each result is by one pair, but a phase is only blamed by two. After a slow-down that no phase explains, nothing is measured
-//! again before a number of windows that doubles each time.
+//! Each result is by one pair, but a phase is only blamed by two. After a slow-down that no phase explains, nothing is
+//! measured again before a number of windows that doubles each time.
 
 use crate::bundle;
 use crate::comparison::{Comparison, Pair};
@@ -38,8 +38,8 @@ const PAIRS: usize = 2;
 const FAILURES: u32 = 2;
 /// Pairs with a launch that was not steady after which the training resumes likewise: each is replaced by another pair.
 const UNSTEADY: usize = 2;
-/// Windows until the next slow-down is measured, in multiples of `train.guard.windows`; doubled each time, this many times at
-/// most.
+/// Windows until the next slow-down is measured, in multiples of `train.guard.windows`; doubled each time, this many
+/// times at most.
 const QUIET: u32 = 16;
 const DOUBLINGS: u32 = 10;
 
@@ -227,8 +227,8 @@ fn gone(draft: &Draft<'_>, suspect: Option<usize>) -> BTreeSet<usize> {
     }
 }
 
-/// Whether a pair shows that the phase is the cause: its ratio is closer to the slow-down than to what was measured before, and
-/// below the interval of that.
+/// Whether a pair shows that the phase is the cause: its ratio is closer to the slow-down than to what was measured
+/// before, and below the interval of that.
 fn blames(draft: &Draft<'_>, slowdown: &SlowdownStatus, suspect: Option<usize>, pair: &Pair<'_>) -> bool {
     let Known { speedup, reach } = known(draft, suspect);
     ratio(pair).ln() < speedup - reach.max(lost(slowdown) / 2.0)

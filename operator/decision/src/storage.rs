@@ -53,8 +53,8 @@ pub fn claim_name(job: &str) -> String {
     format!("{job}-storage")
 }
 
-/// Sets `train.checkpoint.storage` of a job on a cluster that names none: the storage in which it has trained so far, or
-/// `default`. A change of the default thus never separates a job from its checkpoints.
+/// Sets `train.checkpoint.storage` of a job on a cluster that names none: the storage in which it has trained so far,
+/// or `default`. A change of the default thus never separates a job from its checkpoints.
 ///
 /// ```
 /// # use pawl_api::TrainingJob;
@@ -93,9 +93,9 @@ fn own_directory(job: &TrainingJob) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).map(|part| format!("/{part}")).collect()
 }
 
-/// The directory, bucket prefix or claim directory that belongs to this job alone: `train.checkpoint.storage`, then the job's
-/// namespace, name and uid. A job that is deleted and created again has another uid, so it neither finds nor deletes the
-/// checkpoints of the earlier one. `None` when the job names no storage, or `None`.
+/// The directory, bucket prefix or claim directory that belongs to this job alone: `train.checkpoint.storage`, then the
+/// job's namespace, name and uid. A job that is deleted and created again has another uid, so it neither finds nor
+/// deletes the checkpoints of the earlier one. `None` when the job names no storage, or `None`.
 ///
 /// ```
 /// # use pawl_api::TrainingJob;
@@ -112,8 +112,8 @@ pub fn location(job: &TrainingJob) -> Option<String> {
     Some(format!("{}{}", storage.trim_end_matches('/'), own_directory(job)))
 }
 
-/// Records where an attempt that is about to train writes its checkpoints. Those of a job that named `None` until now were
-/// deleted with its pods: nothing is expected of them.
+/// Records where an attempt that is about to train writes its checkpoints. Those of a job that named `None` until now
+/// were deleted with its pods: nothing is expected of them.
 pub(crate) fn settle(draft: &mut Draft<'_>) {
     let training = draft.status.training.get_or_insert_default();
     let now = if outlives_pods(draft.job) { location(draft.job) } else { Some(NO_STORAGE.to_owned()) };
@@ -123,8 +123,8 @@ pub(crate) fn settle(draft: &mut Draft<'_>) {
     training.storage = now;
 }
 
-/// Whether the checkpoints of a job outlive the attempt that wrote them: in a storage, or in the state directory of a job that
-/// runs without a cluster. On a cluster, every job names a storage ([`fill`]) or `None`.
+/// Whether the checkpoints of a job outlive the attempt that wrote them: in a storage, or in the state directory of a
+/// job that runs without a cluster. On a cluster, every job names a storage ([`fill`]) or `None`.
 pub(crate) fn outlives_pods(job: &TrainingJob) -> bool {
     job.spec.train.checkpoint.storage.as_deref() != Some(NO_STORAGE)
 }

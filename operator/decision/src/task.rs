@@ -3,20 +3,21 @@
 use pawl_api::status::PhaseStatus;
 use std::fmt;
 
-/// A task. Its text is the prefix of its launches' names, and is stored in the status. Tasks are compared by their whole
-/// text, which is unique per phase and input.
+/// A task. Its text is the prefix of its launches' names, and is stored in the status. Tasks are compared by their
+/// whole text, which is unique per phase and input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// The checks before anything is measured.
     Preflight,
     /// The quality launches of the baseline.
     Baseline,
-    /// A phase with the fallback of this number (0: none). The hash of its input is part of the name, so that a repeated evaluation
-    /// uses new names.
+    /// A phase with the fallback of this number (0: none). The hash of its input is part of the name, so that a
+    /// repeated evaluation uses new names.
     Phase { phase: String, fallback: u32, input: String },
     /// All accepted phases together, by the hash of the settings.
     Bundle { input: String },
-    /// A slow-down of the training, by its number: the settings in effect against those without a phase, or without any.
+    /// A slow-down of the training, by its number: the settings in effect against those without a phase, or without
+    /// any.
     Slowdown { number: u32, phase: Option<String> },
     /// The training.
     Train,

@@ -127,7 +127,8 @@ pub(crate) fn expected_items_per_second(draft: &Draft<'_>, settings: &Settings) 
 }
 
 /// Items per second that the training is promised: the lower bound of what these settings measured. All accepted phases
-/// together were measured for it; the launches of a phase would promise too much, because the phase was selected by them.
+/// together were measured for it; the launches of a phase would promise too much, because the phase was selected by
+/// them.
 fn promised(draft: &Draft<'_>, settings: &Settings) -> Option<f64> {
     let measured = measured_with(draft, settings);
     let bundle = draft.bundle_launches();
@@ -222,8 +223,8 @@ fn done(draft: &Draft<'_>, result: &LaunchResult) -> String {
     }
 }
 
-/// Handles a training launch that failed because of its settings. After a divergence, training resumes only from a checkpoint
-/// before it.
+/// Handles a training launch that failed because of its settings. After a divergence, training resumes only from a
+/// checkpoint before it.
 fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
     let Some(trigger) = unsafe_outcome(result.outcome) else { return };
     let diverged = matches!(result.outcome, Outcome::NonFinite | Outcome::LossSpike);
@@ -235,8 +236,8 @@ fn failed(draft: &mut Draft<'_>, result: &LaunchResult) {
     handle_failure(draft, blame, trigger, Reason::Outcome(result.outcome), &failure_message(result));
 }
 
-/// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect. That it has
-/// diverged counts all the same: what it saved after that is damaged whatever is trained next.
+/// Records the checkpoints from which a stopped or lost training resumes, unless its settings are no longer in effect.
+/// That it has diverged counts all the same: what it saved after that is damaged whatever is trained next.
 pub(crate) fn stopped(draft: &mut Draft<'_>, result: &LaunchResult) {
     if result.resumed_items.is_some() && result.measured.items > 0 {
         trained::lift(draft);

@@ -1,8 +1,9 @@
 //! What trained the model: the record in the status, and what a change of the spec does to a training that has begun.
 //!
-//! A model is never presented as trained with what it was not. The record is a list of segments, each with the workload, the
-//! settings, the seed and the build of the trainer that trained these items. When the spec asks for something else than the last
-//! segment, the training continues with another segment, or a new one begins in a directory of its own, beside the old one:
+//! A model is never presented as trained with what it was not. The record is a list of segments, each with the
+//! workload, the settings, the seed and the build of the trainer that trained these items. When the spec asks for
+//! something else than the last segment, the training continues with another segment, or a new one begins in a
+//! directory of its own, beside the old one:
 //!
 //! | changed since the last segment | under way | finished |
 //! |---|---|---|
@@ -61,7 +62,8 @@ fn wanted(draft: &Draft<'_>) -> String {
     numerics(draft, &draft.with_winners(judged_fold(draft.spec, &draft.status, |_, phase| judged(phase))))
 }
 
-/// The settings as a segment names them, with the length of the training: a learning rate that decays does so over all of it.
+/// The settings as a segment names them, with the length of the training: a learning rate that decays does so over all
+/// of it.
 fn described(draft: &Draft<'_>, settings: &Settings) -> BTreeMap<String, String> {
     let texts = settings.flat().into_iter().take(MAX_SETTINGS);
     let bounded = |(name, value): (String, String)| {
@@ -87,7 +89,8 @@ fn segment(draft: &Draft<'_>, settings: &Settings, attempt: &str, items: u64) ->
     }
 }
 
-/// Records a training that an earlier version has begun: all of it, if the settings are still those with which it trained.
+/// Records a training that an earlier version has begun: all of it, if the settings are still those with which it
+/// trained.
 fn adopt(draft: &mut Draft<'_>, settings: &Settings) {
     let Some(training) = &draft.status.training else { return };
     let items = training.measured.items;
@@ -137,7 +140,8 @@ fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) 
     if texts.is_empty() { "items of a step".to_owned() } else { texts.join("; ") }
 }
 
-/// Begins a training beside the one so far when the spec asks for another model; returns to an earlier one that is this model.
+/// Begins a training beside the one so far when the spec asks for another model; returns to an earlier one that is this
+/// model.
 pub(crate) fn renew(draft: &mut Draft<'_>, settings: &Settings) {
     adopt(draft, settings);
     let Some(cause) = cause(draft, settings) else { return };
@@ -214,7 +218,8 @@ fn merge(segments: &mut Vec<SegmentStatus>, most: usize) {
 pub(crate) fn begin(draft: &mut Draft<'_>) {
     let Some(attempt) = draft.training_attempt() else { return };
     let limit = draft.status.training.as_ref().and_then(|training| training.resume_not_after_items);
-    // The checkpoints of a script that is followed are not known: it is taken to continue where it was, until it reports.
+    // The checkpoints of a script that is followed are not known: it is taken to continue where it was, until it
+    // reports.
     let followed = draft.spec.workload.monitor.is_some();
     let reached = draft.status.training.as_ref().and_then(|training| training.segments.last());
     let reached = reached.filter(|_| followed).map(|last| last.to_items);
@@ -231,9 +236,11 @@ pub(crate) fn begin(draft: &mut Draft<'_>) {
 
 /// Opens the segment `new`, which begins at `from` items.
 fn open(segments: &mut Vec<SegmentStatus>, new: SegmentStatus, from: u64) {
-    // What is trained again is not part of the model. A segment of which nothing was seen may be: the trainer says where it resumes.
+    // What is trained again is not part of the model. A segment of which nothing was seen may be: the trainer says
+    // where it resumes.
     segments.retain(|segment| segment.from_items <= from);
-    // Of attempts in a row with the same, two are enough: what those before the newest have trained, and nobody saw, is the first's.
+    // Of attempts in a row with the same, two are enough: what those before the newest have trained, and nobody saw, is
+    // the first's.
     let repeats = matches!(&segments[..], [.., a, b] if a.from_items == a.to_items && same(a, b));
     match segments.last_mut() {
         Some(last) => {
@@ -271,9 +278,9 @@ pub(crate) fn limit(draft: &mut Draft<'_>, attempt: &str, items: u64) {
     }
 }
 
-/// Lifts the limit with which the present attempt was started, when it has trained: the damaged checkpoints were deleted before its
-/// first step, or moved aside, and those that it writes are not damaged, even if its settings are not in effect any more. A limit that
-/// was set since remains.
+/// Lifts the limit with which the present attempt was started, when it has trained: the damaged checkpoints were
+/// deleted before its first step, or moved aside, and those that it writes are not damaged, even if its settings are
+/// not in effect any more. A limit that was set since remains.
 pub(crate) fn lift(draft: &mut Draft<'_>) {
     let attempt = draft.training_attempt_mut();
     let discards = attempt.and_then(|attempt| attempt.discards_after_items.take());
@@ -341,8 +348,8 @@ fn grow(segments: &mut Vec<SegmentStatus>, (items, steps, resumed): (u64, u64, O
     }
 }
 
-/// Moves the beginning of the newest segment to where its trainer resumed. What was trained before, and not seen, belongs to the
-/// segment before: its attempt was the last one that may have written a checkpoint.
+/// Moves the beginning of the newest segment to where its trainer resumed. What was trained before, and not seen,
+/// belongs to the segment before: its attempt was the last one that may have written a checkpoint.
 fn begin_at(segments: &mut Vec<SegmentStatus>, resumed: Option<u64>) {
     let Some(mut last) = segments.pop() else { return };
     let is_new = last.from_items == last.to_items;
@@ -353,7 +360,8 @@ fn begin_at(segments: &mut Vec<SegmentStatus>, resumed: Option<u64>) {
             match segments.last_mut() {
                 Some(before) => {
                     before.to_items = resumed;
-                    // One that resumed earlier than was known, and was lost before it said so, may have trained a part of it.
+                    // One that resumed earlier than was known, and was lost before it said so, may have trained a part
+                    // of it.
                     before.merged |= unseen.iter().any(|part| part.from_items == part.to_items && !same(part, before));
                 }
                 None if resumed > 0 => segments.push(SegmentStatus { to_items: resumed, ..SegmentStatus::default() }),

@@ -1,7 +1,7 @@
 //! The build of the trainer that the evidence is about: launches of different builds are never compared.
 //!
-//! The name of an image does not identify it, because its tag may be moved; which build runs is known only once it does. All
-//! launches in the status ran `status.trainer.build`, except those that name another build themselves.
+//! The name of an image does not identify it, because its tag may be moved; which build runs is known only once it
+//! does. All launches in the status ran `status.trainer.build`, except those that name another build themselves.
 
 use crate::draft::{Draft, bounded};
 use crate::observed::AttemptFacts;
@@ -25,8 +25,8 @@ pub(crate) fn short(build: &str) -> &str {
     truncated(build.strip_prefix("sha256:").unwrap_or(build), SHORT)
 }
 
-/// Records the build that the current attempt runs. `true` when it is another one than that of the evidence: the launches so
-/// far are kept under the name of their build, open measurements start again, and final verdicts stay.
+/// Records the build that the current attempt runs. `true` when it is another one than that of the evidence: the
+/// launches so far are kept under the name of their build, open measurements start again, and final verdicts stay.
 pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     // Gangs of an older build may still run beside the attempt that brought the current one.
     let is_known = |known: &TrainerStatus| {
@@ -59,8 +59,8 @@ pub(crate) fn watch(draft: &mut Draft<'_>, facts: &AttemptFacts) -> bool {
     true
 }
 
-/// Marks the launches of the build `before`, and takes the mark from those of the build `new`. Returns whether a launch of an
-/// open measurement was marked.
+/// Marks the launches of the build `before`, and takes the mark from those of the build `new`. Returns whether a launch
+/// of an open measurement was marked.
 fn mark(status: &mut TrainingJobStatus, before: &str, new: &str) -> bool {
     let baseline = status.baseline.iter_mut().map(|baseline| (true, &mut baseline.launches));
     let phases = status.phases.iter_mut().map(|phase| (is_open(phase.state), &mut phase.launches));

@@ -1,14 +1,14 @@
 //! The attempts that have not ended: one, or several while a search runs several trials at the same time.
 //!
-//! A decision knows them by name. That the status has the first one in `attempt` and the others in `parallel` is known here
-//! only.
+//! A decision knows them by name. That the status has the first one in `attempt` and the others in `parallel` is known
+//! here only.
 //!
 //! # Why a task never has two gangs
 //! - A task whose attempt is in the status gets no other one: it is started again under its name, and names are unique.
 //! - An attempt leaves the status only after it was observed to have ended.
-//! - The name of an attempt that was never observed may be given to another task: a gang of the first may exist under it.
-//!   Therefore no further name is used until all attempts in the status were observed, nor while an observed gang runs another
-//!   plan than the one in the status.
+//! - The name of an attempt that was never observed may be given to another task: a gang of the first may exist under
+//!   it. Therefore no further name is used until all attempts in the status were observed, nor while an observed gang
+//!   runs another plan than the one in the status.
 
 use crate::draft::Draft;
 use crate::observed::{AttemptState, Observed};

@@ -61,12 +61,12 @@ pub enum AgentError {
 
 /// Runs `plan` on this node: all its launches in order, except those that have a report from an earlier run.
 ///
-/// `stop` requests an early end; `observer` receives events on this task, and must not block for long. Dropping the future
-/// ends all ranks, as does the death of this process.
+/// `stop` requests an early end; `observer` receives events on this task, and must not block for long. Dropping the
+/// future ends all ranks, as does the death of this process.
 ///
 /// # Errors
-/// The plan is invalid, the directory is in use or cannot be written, or agent 0 rejected this agent. A failed rank is not an
-/// error but is reported in its launch, and an agent that does not connect is reported in the result's end.
+/// The plan is invalid, the directory is in use or cannot be written, or agent 0 rejected this agent. A failed rank is
+/// not an error but is reported in its launch, and an agent that does not connect is reported in the result's end.
 pub async fn run(
     plan: &AttemptPlan,
     mut node: Node,

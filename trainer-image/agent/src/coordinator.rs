@@ -39,7 +39,8 @@ pub(crate) struct Coordinator {
     pub(crate) plan: AttemptPlan,
     pub(crate) work_dir: PathBuf,
     pub(crate) script: Option<Script>,
-    /// The job's directory of checkpoints, until it is known whether they can be written there; `None` for object storage.
+    /// The job's directory of checkpoints, until it is known whether they can be written there; `None` for object
+    /// storage.
     pub(crate) unproven: Option<PathBuf>,
     pub(crate) limits: Limits,
     pub(crate) store: Arc<Store>,
@@ -216,9 +217,10 @@ impl Coordinator {
         }))
     }
 
-    /// Proves that the job's checkpoints can be written, before the first launch of the attempt that measures or trains, as long as
-    /// nothing has been written there; the report of the launch's end if not. The preflight cannot prove it of a claim that Pawl creates, which it does not mount: it would bind
-    /// the claim where there may be no devices.
+    /// Proves that the job's checkpoints can be written, before the first launch of the attempt that measures or
+    /// trains, as long as nothing has been written there; the report of the launch's end if not. The preflight cannot
+    /// prove it of a claim that Pawl creates, which it does not mount: it would bind the claim where there may be no
+    /// devices.
     async fn prove_storage(&mut self, launch: &LaunchPlan) -> Option<Report> {
         if launch.kind == LaunchKind::Preflight {
             return None;
@@ -244,7 +246,8 @@ impl Coordinator {
         })
     }
 
-    /// The barrier: all agents are ready for this launch. A node that cannot prepare is recorded as a fact of the launch.
+    /// The barrier: all agents are ready for this launch. A node that cannot prepare is recorded as a fact of the
+    /// launch.
     async fn prepare(&mut self, plan: &LaunchPlan) -> Result<Vec<Fact>, Over> {
         self.tell(&Down::Prepare { launch: plan.launch.clone() });
         let deadline = Instant::now() + self.limits.gather;
@@ -355,8 +358,8 @@ impl Ending {
 /// Ports below those that Linux gives to connections of its own accord.
 const STORE_PORTS: Range<u16> = 20_000..30_000;
 
-/// A port for rank 0's own store (`MASTER_PORT`). Rank 0 listens there only after its imports, so that the port must not be given to a
-/// connection in the meantime.
+/// A port for rank 0's own store (`MASTER_PORT`). Rank 0 listens there only after its imports, so that the port must
+/// not be given to a connection in the meantime.
 fn free_port() -> std::io::Result<u16> {
     let bind = |port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
     let random = RandomState::new().hash_one(0) as usize;

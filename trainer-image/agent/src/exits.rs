@@ -75,8 +75,8 @@ pub(crate) enum Said {
 }
 
 impl Exited {
-    /// What the rank says of its failure: of a crash its signal says more than whatever it wrote last. `None` when somebody else may
-    /// have ended it.
+    /// What the rank says of its failure: of a crash its signal says more than whatever it wrote last. `None` when
+    /// somebody else may have ended it.
     fn fingerprint(&self, report: Option<&Report>) -> Option<Fingerprint> {
         let own = report.filter(|report| self.said == Said::Report && !report.message.is_empty());
         let text = own.map_or(self.last_words.error.as_str(), |report| report.message.as_str());
@@ -91,7 +91,8 @@ impl Exited {
         }
     }
 
-    /// The exit code takes precedence; the report adds details. Only "done" requires both, with the report of rank 0 alone.
+    /// The exit code takes precedence; the report adds details. Only "done" requires both, with the report of rank 0
+    /// alone.
     pub(crate) fn judge(self, report: Result<Report, NoReport>) -> RankEnd {
         let fingerprint = self.fingerprint(report.as_ref().ok());
         let Self { rank, exit, killed, terminated, out_of_memory, last_words, said: _ } = self;

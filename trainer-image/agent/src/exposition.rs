@@ -14,8 +14,8 @@ const TYPES: [&str; 5] = ["counter", "gauge", "histogram", "summary", "untyped"]
 /// Suffixes of the series of a histogram or summary.
 const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
-/// The names with the prefix `pawl_` that a trainer may export, as the built-in one does. Those of the agent and of the operator would
-/// hide or replace what they measure, and mute alerts.
+/// The names with the prefix `pawl_` that a trainer may export, as the built-in one does. Those of the agent and of the
+/// operator would hide or replace what they measure, and mute alerts.
 const OF_TRAINERS: [&str; 22] = [
     "pawl_checkpoint_failures_total",
     "pawl_checkpoint_seconds",

@@ -11,7 +11,8 @@ use prometheus::{Counter, CounterVec, Gauge, GaugeVec, Opts, Registry, TextEncod
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Maximum number of validation metrics exported as series over all launches, and maximum length of their names in bytes.
+/// Maximum number of validation metrics exported as series over all launches, and maximum length of their names in
+/// bytes.
 const MAX_METRICS: usize = 64;
 
 /// The metrics of an agent.

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Limits of concurrent connections. Readers are the operator, Prometheus and people, with an address and a few connections
-/// each; their requests take milliseconds, so that the oldest connection is not one of theirs.
+/// Limits of concurrent connections. Readers are the operator, Prometheus and people, with an address and a few
+/// connections each; their requests take milliseconds, so that the oldest connection is not one of theirs.
 const LIMITS: Limits = Limits { total: 128, per_address: 16, grace: Duration::ZERO };
 /// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 4096;
@@ -27,8 +27,8 @@ const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// Maximum size of a request's header in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// Serves `live` over HTTP until the future is dropped. A connection carries one request, within five seconds. Of too many
-/// connections, from one address or altogether, the oldest is closed.
+/// Serves `live` over HTTP until the future is dropped. A connection carries one request, within five seconds. Of too
+/// many connections, from one address or altogether, the oldest is closed.
 ///
 /// # Errors
 /// The listener cannot be used.

@@ -24,8 +24,8 @@ impl LastWords {
     }
 }
 
-/// Exceptions of connections, by the last part of their names: of Python, requests, urllib3, httpx and the Hugging Face Hub. Their
-/// cause is elsewhere, and a repetition of it is no evidence about the settings.
+/// Exceptions of connections, by the last part of their names: of Python, requests, urllib3, httpx and the Hugging Face
+/// Hub. Their cause is elsewhere, and a repetition of it is no evidence about the settings.
 const OF_CONNECTIONS: [&str; 18] = [
     "BrokenPipeError",
     "ChunkedEncodingError",

@@ -11,7 +11,8 @@ use tokio::time::timeout;
 /// Timeout of reading a line after its first byte, and of writing one.
 pub(crate) const LINE_TIME: Duration = Duration::from_secs(10);
 
-/// Reads one line of at most `limit` bytes, within `first` to its first byte (`None`: no timeout) and `rest` to its end.
+/// Reads one line of at most `limit` bytes, within `first` to its first byte (`None`: no timeout) and `rest` to its
+/// end.
 pub(crate) async fn read_line<R: AsyncBufRead + Unpin>(
     reader: &mut R,
     limit: usize,

@@ -1,4 +1,5 @@
-//! The output of a rank: the newest bytes in two files, the last lines in memory, and in a pod also on the pod's output.
+//! The output of a rank: the newest bytes in two files, the last lines in memory, and in a pod also on the pod's
+//! output.
 
 use crate::last_words::LastWords;
 use crate::script::Tap;
@@ -23,8 +24,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Reads `output` until all writers have closed it. `path` is rotated to `path.1` after `limit` bytes; `echo` and `tap`
-    /// receive every line.
+    /// Reads `output` until all writers have closed it. `path` is rotated to `path.1` after `limit` bytes; `echo` and
+    /// `tap` receive every line.
     pub(crate) fn start(
         output: PipeReader,
         path: PathBuf,

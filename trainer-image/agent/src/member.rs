@@ -123,8 +123,8 @@ impl Member<'_> {
 
 const GONE: &str = "agent 0 was lost";
 
-/// Whether the peers of a rank with this end may continue: it is done, or it stopped as requested. A rank that reports the
-/// loss of an already stopped peer is no reason to interrupt the checkpoint of another rank.
+/// Whether the peers of a rank with this end may continue: it is done, or it stopped as requested. A rank that reports
+/// the loss of an already stopped peer is no reason to interrupt the checkpoint of another rank.
 pub(crate) fn leaves_in_peace(outcome: Outcome, stop: Stop) -> bool {
     outcome == Outcome::Done || (stop > Stop::No && matches!(outcome, Outcome::Stopped | Outcome::LostPeer))
 }

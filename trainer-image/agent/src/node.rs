@@ -35,7 +35,8 @@ pub struct Node {
     pub data: PathBuf,
     /// Additional environment of the ranks. The contract's variables cannot be overridden.
     pub env: Vec<(String, String)>,
-    /// Whether the output of the ranks is also written to this process's standard output, each line prefixed with its rank.
+    /// Whether the output of the ranks is also written to this process's standard output, each line prefixed with its
+    /// rank.
     pub echo: bool,
     /// Rendezvous of the gang.
     pub rendezvous: Rendezvous,
@@ -99,7 +100,8 @@ pub struct Limits {
     pub stop_grace: Duration,
     /// From the death of one rank to the SIGKILL of its peers: time to log errors. Default 500 ms.
     pub peer_grace: Duration,
-    /// Until all agents are connected, unless the plan sets it; and for each barrier between launches. Default 10 minutes.
+    /// Until all agents are connected, unless the plan sets it; and for each barrier between launches. Default 10
+    /// minutes.
     pub gather: Duration,
     /// Heartbeat timeout after which an agent counts as lost; agents send four heartbeats in it. Default 15 s.
     pub lost_after: Duration,
@@ -146,7 +148,8 @@ pub enum Event {
     },
     /// New progress of rank 0. Sent only by the agent that runs rank 0.
     Progress(Box<Progress>),
-    /// What the user may have to correct, while the launch still runs. Sent once in an attempt, by the agent that runs rank 0.
+    /// What the user may have to correct, while the launch still runs. Sent once in an attempt, by the agent that runs
+    /// rank 0.
     Warning {
         /// Name of the launch.
         launch: String,

@@ -7,8 +7,8 @@ use serde_json::Value;
 /// The literals, the longest first.
 const LITERALS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// The report in `content`, without its numbers that are not finite; `None` when it is unreadable for another reason. If one of
-/// them is a loss, the outcome is `NonFinite`.
+/// The report in `content`, without its numbers that are not finite; `None` when it is unreadable for another reason.
+/// If one of them is a loss, the outcome is `NonFinite`.
 pub(crate) fn read(content: &[u8]) -> Option<Report> {
     let text = replaced(std::str::from_utf8(content).ok()?)?;
     let mut whole: Value = serde_json::from_str(&text).ok()?;
@@ -44,8 +44,9 @@ fn replaced(text: &str) -> Option<String> {
     any.then_some(out)
 }
 
-/// Removes what is `null`: members of objects with names of their own, and whole elements of lists and whole spreads, which have no
-/// meaning without one of their numbers. Returns whether `value` is to be removed; `lost`: the paths of what was removed.
+/// Removes what is `null`: members of objects with names of their own, and whole elements of lists and whole spreads,
+/// which have no meaning without one of their numbers. Returns whether `value` is to be removed; `lost`: the paths of
+/// what was removed.
 fn prune(value: &mut Value, path: &str, lost: &mut Vec<String>) -> bool {
     match value {
         Value::Null => {

@@ -33,8 +33,8 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// What a command did while it was observed.
 #[derive(Debug)]
 pub struct Observed {
-    /// The lines of its standard output and standard error, and when each ended, in seconds since the start. A line ends with a line
-    /// feed, or with a carriage return, as those of progress bars do.
+    /// The lines of its standard output and standard error, and when each ended, in seconds since the start. A line
+    /// ends with a line feed, or with a carriage return, as those of progress bars do.
     pub lines: Vec<(f64, String)>,
     /// How it ended by itself; `None`: it was ended.
     pub exit: Option<ExitStatus>,
@@ -61,8 +61,9 @@ pub struct Usage {
     pub machine: f64,
 }
 
-/// Runs `command` for at most `limit`, or until `stopped`, in the present directory, and ends it then with all processes that it has
-/// started: SIGTERM, and SIGKILL a little later. Call [`crate::adopt_orphans`] before. `dir` is a directory for its lock.
+/// Runs `command` for at most `limit`, or until `stopped`, in the present directory, and ends it then with all
+/// processes that it has started: SIGTERM, and SIGKILL a little later. Call [`crate::adopt_orphans`] before. `dir` is a
+/// directory for its lock.
 ///
 /// # Errors
 /// When the command cannot be started, or does not end.

@@ -67,7 +67,8 @@ impl OomCounter {
         (now.all > before.all).then(|| limit().map_or(RanOut::Host, RanOut::Container))
     }
 
-    /// The memory limit of the cgroup whose kills are counted, bytes. In version 1, one that has none has the largest number.
+    /// The memory limit of the cgroup whose kills are counted, bytes. In version 1, one that has none has the largest
+    /// number.
     fn limit(&self) -> Option<u64> {
         let file = self.file.as_ref()?;
         let read = |name: &str| std::fs::read_to_string(file.with_file_name(name)).ok()?.trim().parse().ok();

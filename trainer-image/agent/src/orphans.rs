@@ -1,7 +1,9 @@
-//! Processes that a launch has left behind: they have left the process group of their rank and outlived it, as daemons, workers
-//! of `torchrun` or anything started with `start_new_session` do. They would disturb the measurements that follow.
+//! Processes that a launch has left behind: they have left the process group of their rank and outlived it, as daemons,
+//! workers of `torchrun` or anything started with `start_new_session` do. They would disturb the measurements that
+//! follow.
 //!
-//! The agent adopts them as their subreaper (and as PID 1 of a container does anyway), so that they are its descendants.
+//! The agent adopts them as their subreaper (and as PID 1 of a container does anyway), so that they are its
+//! descendants.
 
 use crate::processes::{Descendant, descendants, zombies_of};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -19,14 +21,14 @@ const DEATH: Duration = Duration::from_secs(5);
 /// Interval at which processes that were asked to end are looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The descendants that this process had when it began to adopt others: a shell that starts something and then executes `pawl` leaves
-/// it some. All that came later are ranks, or adopted.
+/// The descendants that this process had when it began to adopt others: a shell that starts something and then executes
+/// `pawl` leaves it some. All that came later are ranks, or adopted.
 static FOUND: OnceLock<BTreeSet<i32>> = OnceLock::new();
 /// Launches that run in this process: several agents may.
 static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on, orphaned descendants become children of this process, are ended with the launch that they belong to, and reaped.
-/// Only for a program that starts no other children than ranks.
+/// From now on, orphaned descendants become children of this process, are ended with the launch that they belong to,
+/// and reaped. Only for a program that starts no other children than ranks.
 ///
 /// # Errors
 /// The thread that reaps them cannot be started.
@@ -85,7 +87,8 @@ pub(crate) enum Of {
 }
 
 impl Of {
-    /// Whether a process is to be ended. `alone`: no other launch runs, so that a process of unknown origin can only be a remnant.
+    /// Whether a process is to be ended. `alone`: no other launch runs, so that a process of unknown origin can only be
+    /// a remnant.
     fn includes(&self, process: &Descendant, alone: bool) -> bool {
         match (self, &process.plan) {
             (Self::Launch(_), _) if process.serves_attempt => false,

@@ -20,7 +20,8 @@ pub struct Preview {
     pub unsupported: Option<String>,
 }
 
-/// What the ranks of `launch` would run on `node`. Placeholders of variables of this process are kept: their values may be secret.
+/// What the ranks of `launch` would run on `node`. Placeholders of variables of this process are kept: their values may
+/// be secret.
 ///
 /// # Errors
 /// [`RenderError`]: a placeholder of the command has no value, or an environment variable is not set.

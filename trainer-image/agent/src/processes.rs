@@ -60,8 +60,8 @@ pub(crate) fn ticks_of(pid: Pid) -> Option<Ticks> {
     Some(Ticks { process, main_thread: ticks(&format!("/proc/{pid}/task/{pid}/stat"))? })
 }
 
-/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read. What virtual
-/// machines beside it took is part of it.
+/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read.
+/// What virtual machines beside it took is part of it.
 pub(crate) fn ticks_of_machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
@@ -80,7 +80,8 @@ pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
     pids().filter(of_parent).filter_map(Pid::from_raw).collect()
 }
 
-/// In the environment of a process that is to outlive its launch, until the attempt ends: the interpreter of `pawl_launch.warm`.
+/// In the environment of a process that is to outlive its launch, until the attempt ends: the interpreter of
+/// `pawl_launch.warm`.
 const SERVES_ATTEMPT: &str = "PAWL_SERVES_ATTEMPT";
 
 /// A process that this one has started or adopted, directly or not.

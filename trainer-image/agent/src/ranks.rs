@@ -131,7 +131,8 @@ struct Rank {
     followed: Option<Followed>,
 }
 
-/// A shell that died of SIGTERM has passed it on to nobody: what it has started gets it now, and has until it is killed.
+/// A shell that died of SIGTERM has passed it on to nobody: what it has started gets it now, and has until it is
+/// killed.
 async fn pass_on(group: Pid) {
     let _ = kill_process_group(group, Signal::TERM);
     while test_kill_process_group(group).is_ok() {
@@ -332,7 +333,8 @@ impl Ranks {
         end
     }
 
-    /// Sends SIGTERM to the ranks: checkpoint and exit. Only to the rank's process, as Kubernetes does, not to its children.
+    /// Sends SIGTERM to the ranks: checkpoint and exit. Only to the rank's process, as Kubernetes does, not to its
+    /// children.
     pub(crate) fn terminate(&mut self) {
         self.terminated.store(true, Ordering::Relaxed);
         for rank in self.alive.values() {
@@ -349,7 +351,8 @@ impl Ranks {
         }
     }
 
-    /// After the ranks have ended: sets aside what they wrote when they were superseded, or had diverged. Returns what the user is told.
+    /// After the ranks have ended: sets aside what they wrote when they were superseded, or had diverged. Returns what
+    /// the user is told.
     pub(crate) fn set_aside(&self, shared: &Shared, launch: &LaunchPlan) -> Option<String> {
         if self.fence.as_ref().is_some_and(|fence| fence.set_aside() || !fence.is_newest()) {
             // The checkpoints are another gang's.

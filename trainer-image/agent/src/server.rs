@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Limits of concurrent handshakes. A pod has at most 65 callers: its agent and 64 ranks. One that is refused tries again.
-/// With those of the HTTP server, they leave descriptors where a process may have 1024.
+/// Limits of concurrent handshakes. A pod has at most 65 callers: its agent and 64 ranks. One that is refused tries
+/// again. With those of the HTTP server, they leave descriptors where a process may have 1024.
 const LIMITS: Limits = Limits { total: 512, per_address: 128, grace: Duration::from_secs(1) };
 /// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 4096;
@@ -55,8 +55,8 @@ struct Connection {
 }
 
 impl Server {
-    /// Accepts connections forever; dropping the future closes all of them. Of too many that have not authenticated, from one
-    /// address or altogether, the oldest is closed, or the new one if all of them are new.
+    /// Accepts connections forever; dropping the future closes all of them. Of too many that have not authenticated,
+    /// from one address or altogether, the oldest is closed, or the new one if all of them are new.
     pub(crate) async fn run(self, listener: TcpListener) {
         let server = Arc::new(self);
         if let Err(error) = rustix::net::listen(&listener, BACKLOG) {

@@ -34,7 +34,8 @@ impl Nursery {
         Ok(Self(sender))
     }
 
-    /// Starts `command` as the leader of a process group. It and every process that it starts hold `lock` open while alive.
+    /// Starts `command` as the leader of a process group. It and every process that it starts hold `lock` open while
+    /// alive.
     pub(crate) async fn spawn(&self, mut command: Command, lock: File) -> io::Result<Child> {
         let parent = getpid();
         command.process_group(0).kill_on_drop(true);

@@ -1,7 +1,8 @@
-//! Whether checkpoints can be written: proven before anything is measured or trained, and asked again after a script has failed.
+//! Whether checkpoints can be written: proven before anything is measured or trained, and asked again after a script
+//! has failed.
 //!
-//! A script says so in the words of its framework, which differ; PyTorch's file writer names no error of the system at all. So
-//! the agent tries to write there itself, and the system answers by the kind of the error.
+//! A script says so in the words of its framework, which differ; PyTorch's file writer names no error of the system at
+//! all. So the agent tries to write there itself, and the system answers by the kind of the error.
 
 use pawl_contract::exit::Outcome;
 use std::fs::File;
@@ -19,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// As [`PATIENCE`], before a launch: the storage may be busy with what others write.
 const LONG_PATIENCE: Duration = Duration::from_secs(120);
 
-/// The first of `places` that has no space or no quota left, and the system's error. The launch has ended: nobody else writes.
+/// The first of `places` that has no space or no quota left, and the system's error. The launch has ended: nobody else
+/// writes.
 pub(crate) async fn full(places: Vec<PathBuf>) -> Option<(PathBuf, io::Error)> {
     let look = move || {
         places.into_iter().find_map(|place| {
@@ -41,8 +43,8 @@ fn attempt(place: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-/// Proves that checkpoints can be written in `place`: a file is written to the disk, renamed and read there, and as much space is
-/// left as `newest` needs, the newest checkpoint. Leaves nothing there.
+/// Proves that checkpoints can be written in `place`: a file is written to the disk, renamed and read there, and as
+/// much space is left as `newest` needs, the newest checkpoint. Leaves nothing there.
 ///
 /// # Errors
 /// How a launch ends that needs the storage, and why, with the remedy.

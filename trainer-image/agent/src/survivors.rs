@@ -1,7 +1,7 @@
 //! Ends processes that outlived their agent, or left the process group of their rank.
 //!
-//! Each rank inherits a locked file. The lock is released when no descendant process of the rank is alive, regardless of its
-//! process group and its parent.
+//! Each rank inherits a locked file. The lock is released when no descendant process of the rank is alive, regardless
+//! of its process group and its parent.
 
 use crate::processes::holders_of;
 use rustix::fs::{FlockOperation, flock};

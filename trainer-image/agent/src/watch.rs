@@ -19,7 +19,8 @@ pub(crate) struct Watch {
     allowance: Duration,
     longest: fn(RankPhase) -> Option<Duration>,
     resumes: bool,
-    /// Whether the progress is that of a script whose output is read: its heartbeats are lines in which something was found.
+    /// Whether the progress is that of a script whose output is read: its heartbeats are lines in which something was
+    /// found.
     reads_lines: bool,
     text: Vec<u8>,
     pub(crate) progress: Option<Progress>,
@@ -53,8 +54,8 @@ impl Watch {
         }
     }
 
-    /// Reads `progress.json`; returns the progress if it has changed, and may be believed. Numbers that cannot be true are a sign of life
-    /// all the same.
+    /// Reads `progress.json`; returns the progress if it has changed, and may be believed. Numbers that cannot be true
+    /// are a sign of life all the same.
     pub(crate) fn look(&mut self) -> Option<Progress> {
         let text = read_bounded(&self.file, MAX_PROGRESS).ok()?;
         if text == self.text {
@@ -75,7 +76,8 @@ impl Watch {
         if worked || phase_changed {
             self.phase_since = Instant::now();
         }
-        // While steps are expected, other work that advances, such as the write of a checkpoint, proves nothing about them.
+        // While steps are expected, other work that advances, such as the write of a checkpoint, proves nothing about
+        // them.
         let beats = self.reads_lines || !trains(progress.phase);
         let advanced = beats && before.map(|p| p.heartbeat) != Some(progress.heartbeat);
         if worked || phase_changed || advanced {

@@ -1,4 +1,5 @@
-//! A neighbor pod attacks the ports of the agent: ten thousand connections that are silent, slow or garbage, and replays.
+//! A neighbor pod attacks the ports of the agent: ten thousand connections that are silent, slow or garbage, and
+//! replays.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -93,7 +93,8 @@ async fn nothing_is_measured_while_checkpoints_could_not_be_written() {
     let result = Agent::start(&training, proves("training")).result().await;
     assert_eq!(outcomes(&result), [("measured", Outcome::Failed)]);
 
-    // Mended, the attempt that follows measures, and leaves nothing there. What a proof has left that did not end is no checkpoint.
+    // Mended, the attempt that follows measures, and leaves nothing there. What a proof has left that did not end is no
+    // checkpoint.
     for place in ["empty", "proven-in-part"] {
         let storage = dir.path().join(place).join("checkpoints");
         std::fs::create_dir_all(&storage).unwrap();

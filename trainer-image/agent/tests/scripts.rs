@@ -1,4 +1,5 @@
-//! Training scripts that know nothing of Pawl: their arguments come from placeholders, their measurements from their output.
+//! Training scripts that know nothing of Pawl: their arguments come from placeholders, their measurements from their
+//! output.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -248,7 +249,8 @@ async fn a_trainer_of_hugging_face_reports_by_its_kubeflow_callback() {
     assert_eq!(reports[0].measured.validation.as_ref().unwrap().metrics["loss"], 0.5);
 }
 
-/// `fenced.sh DIRECTORY RESUMED`: writes a checkpoint in each tenth step, keeps the newest, and continues after the one named.
+/// `fenced.sh DIRECTORY RESUMED`: writes a checkpoint in each tenth step, keeps the newest, and continues after the one
+/// named.
 const FENCED: &str = r#"
 step=${2##*-}; [ "$step" = none ] && step=0
 echo "resumed ${2##*/}" >> "$(dirname "$0")/resumed"
@@ -347,7 +349,8 @@ async fn what_a_superseded_script_wrote_is_set_aside() {
     next.result().await;
 }
 
-/// `save.sh DIRECTORY RESUMED STEPS BAD_FROM BAD`: a checkpoint every 5 steps, the loss of every 10th step: 2, or BAD from a step on.
+/// `save.sh DIRECTORY RESUMED STEPS BAD_FROM BAD`: a checkpoint every 5 steps, the loss of every 10th step: 2, or BAD
+/// from a step on.
 const SAVE: &str = r#"
 echo "$RANK ${2##*/}" >> "$(dirname "$0")/resumed"
 step=0
@@ -529,7 +532,8 @@ async fn trials_of_a_script_have_checkpoints_of_their_own() {
     assert!(dir.path().join("models/trials/t/ckpt-60").exists());
 }
 
-/// `fill.sh DIRECTORY`: checkpoints of 300 KB, until one cannot be written. Its words are its own, and its exit code says nothing.
+/// `fill.sh DIRECTORY`: checkpoints of 300 KB, until one cannot be written. Its words are its own, and its exit code
+/// says nothing.
 const FILL: &str = r#"
 step=0
 while true; do

@@ -125,7 +125,8 @@ async fn a_stop_of_any_agent_stops_the_gang() {
     assert_eq!((result.end, outcomes(&result)), (AttemptEnd::Stopped, vec![("a", Outcome::Stopped)]));
 }
 
-/// A second SIGTERM ends a trainer without a checkpoint; on a cluster every pod of a gang is told to stop at the same time.
+/// A second SIGTERM ends a trainer without a checkpoint; on a cluster every pod of a gang is told to stop at the same
+/// time.
 #[tokio::test]
 async fn a_gang_whose_agents_are_all_told_to_stop_gets_one_sigterm() {
     let dir = tempdir().unwrap();

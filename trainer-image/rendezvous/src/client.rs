@@ -117,7 +117,8 @@ impl Client {
         Self::over(stream, token, who)
     }
 
-    /// Stores `value` (64 KiB at most) under `key` (256 bytes at most) for all ranks of the launch. A key can be stored once.
+    /// Stores `value` (64 KiB at most) under `key` (256 bytes at most) for all ranks of the launch. A key can be stored
+    /// once.
     ///
     /// # Errors
     /// [`ClientError`] when the connection is lost, or the request is rejected: the key is already stored, a limit is

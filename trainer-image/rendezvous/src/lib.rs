@@ -1,7 +1,7 @@
 //! Rendezvous of a gang: token authentication, the wire messages, and the blocking client of a rank.
 //!
-//! Agent 0 of a gang listens (the server side is in `pawl-agent`); the other agents and all ranks connect and prove that they
-//! hold the gang's [`Token`] without sending it:
+//! Agent 0 of a gang listens (the server side is in `pawl-agent`); the other agents and all ranks connect and prove
+//! that they hold the gang's [`Token`] without sending it:
 //!
 //! ```text
 //! caller                                   agent 0
@@ -11,9 +11,9 @@
 //!                      <- {"proof": HMAC(token, "listener" first-line S)}
 //! ```
 //!
-//! Both proofs are HMAC-SHA256, compared in constant time. After the handshake, each line is one JSON document ([`wire`]).
-//! The proof authenticates both sides; it does not encrypt, so only members of the gang may be able to write to the network
-//! between its nodes (on Kubernetes, enforce this with a NetworkPolicy).
+//! Both proofs are HMAC-SHA256, compared in constant time. After the handshake, each line is one JSON document
+//! ([`wire`]). The proof authenticates both sides; it does not encrypt, so only members of the gang may be able to
+//! write to the network between its nodes (on Kubernetes, enforce this with a NetworkPolicy).
 //!
 //! Ranks [`Client::put`] and [`Client::get`] small values, such as an NCCL id or the address that a rank listens on.
 //! Values are dropped when their launch ends.

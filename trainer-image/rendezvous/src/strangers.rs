@@ -1,8 +1,8 @@
 //! Bounds on connections that have not authenticated.
 //!
-//! Whoever reaches a port can open connections and say nothing. A listener that handles a fixed number of them at a time, and
-//! lets the others wait, is blocked by as many silent ones. [`Strangers`] therefore limits them by address, and replaces the
-//! oldest: a neighbor that opens thousands of connections only replaces its own.
+//! Whoever reaches a port can open connections and say nothing. A listener that handles a fixed number of them at a
+//! time, and lets the others wait, is blocked by as many silent ones. [`Strangers`] therefore limits them by address,
+//! and replaces the oldest: a neighbor that opens thousands of connections only replaces its own.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! The messages of the handshake and of ranks, one JSON document per line. The messages between agents are in `pawl-agent`.
+//! The messages of the handshake and of ranks, one JSON document per line. The messages between agents are in
+//! `pawl-agent`.
 
 use serde::{Deserialize, Serialize};
 

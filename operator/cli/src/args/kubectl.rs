@@ -141,9 +141,9 @@ pub enum KubectlCommand {
     /// Copy the trained model: the best checkpoint of a job, or the newest one.
     ///
     /// Starts a pod that mounts the storage of the job, and copies the checkpoint through the API server. Requires the
-    /// permissions of the built-in role edit: to create, watch and delete pods, and to get and create pods/exec; pawl-edit is
-    /// not sufficient. The copy is verified by its hashes. To continue from it elsewhere, set train.resumeFrom.storage to
-    /// file:///DIR.
+    /// permissions of the built-in role edit: to create, watch and delete pods, and to get and create pods/exec;
+    /// pawl-edit is not sufficient. The copy is verified by its hashes. To continue from it elsewhere, set
+    /// train.resumeFrom.storage to file:///DIR.
     Fetch {
         /// Name of the job.
         #[command(flatten)]
@@ -160,11 +160,11 @@ pub enum KubectlCommand {
     },
     /// Check whether manifests can run on this cluster, without running them.
     ///
-    /// Makes dry runs of each TrainingJob and of the objects of its gang (batch Job, pods, Service, claim) with your own
-    /// permissions, and checks what the API server checks later or not at all: the operator of the namespace, the queue, what
-    /// pods refer to, the StorageClass, and quotas and nodes for all pods at once. What you may not read or try is `unknown`:
-    /// pawl-edit is sufficient for the TrainingJob itself, the built-in role edit for its gang. Exits with 2 if there is a
-    /// problem.
+    /// Makes dry runs of each TrainingJob and of the objects of its gang (batch Job, pods, Service, claim) with your
+    /// own permissions, and checks what the API server checks later or not at all: the operator of the namespace, the
+    /// queue, what pods refer to, the StorageClass, and quotas and nodes for all pods at once. What you may not read or
+    /// try is `unknown`: pawl-edit is sufficient for the TrainingJob itself, the built-in role edit for its gang. Exits
+    /// with 2 if there is a problem.
     Preflight(PreflightArgs),
     /// Print a completion script for the program kubectl-pawl.
     ///

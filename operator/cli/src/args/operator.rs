@@ -19,8 +19,8 @@ pub struct OperatorArgs {
     /// Image from which the agent is copied into pods with a custom trainer image. Default: the operator's image.
     #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = IMAGE)]
     pub agent_image: String,
-    /// Storage of checkpoints of jobs that name none: Claim (a PersistentVolumeClaim for each job, JOB-storage), a storage URL
-    /// that the jobs share, or None (checkpoints are deleted with the pods).
+    /// Storage of checkpoints of jobs that name none: Claim (a PersistentVolumeClaim for each job, JOB-storage), a
+    /// storage URL that the jobs share, or None (checkpoints are deleted with the pods).
     #[arg(long, env = "PAWL_DEFAULT_STORAGE", value_name = "STORAGE", default_value_t)]
     pub default_storage: DefaultStorage,
     /// With --default-storage Claim: size of each claim.
@@ -29,18 +29,19 @@ pub struct OperatorArgs {
     /// StorageClass of the claims. Default: the default StorageClass of the cluster.
     #[arg(long, env = "PAWL_CLAIM_CLASS", value_name = "NAME")]
     pub claim_class: Option<String>,
-    /// Access mode of the claims. Default: ReadWriteOnce, or ReadWriteMany for jobs with several replicas or parallel trials.
+    /// Access mode of the claims. Default: ReadWriteOnce, or ReadWriteMany for jobs with several replicas or parallel
+    /// trials.
     #[arg(long, env = "PAWL_CLAIM_ACCESS_MODE", value_name = "MODE")]
     pub claim_access_mode: Option<String>,
     /// Whether a claim is kept (Retain) or deleted (Delete) when its job is deleted.
     #[arg(long, env = "PAWL_CLAIM_RETENTION", value_name = "POLICY", default_value_t)]
     pub claim_retention: Retention,
-    /// What pod templates of jobs may refer to, in JSON, as the value `policy` of the chart. Default: no Secret, service
-    /// account, priority class, runtime class, host path or id.
+    /// What pod templates of jobs may refer to, in JSON, as the value `policy` of the chart. Default: no Secret,
+    /// service account, priority class, runtime class, host path or id.
     #[arg(long, env = "PAWL_POLICY", value_name = "JSON")]
     pub policy: Option<Policy>,
-    /// Ids of the user and groups of trainer pods, and size limits of their directories, in JSON, as the value `pods` of the
-    /// chart. Default: 65532, and the chart's default sizes.
+    /// Ids of the user and groups of trainer pods, and size limits of their directories, in JSON, as the value `pods`
+    /// of the chart. Default: 65532, and the chart's default sizes.
     #[arg(long, env = "PAWL_PODS", value_name = "JSON")]
     pub pods: Option<PodDefaults>,
     /// Maximum number of concurrent reconciles. A reconcile mostly waits for the API server.

@@ -94,14 +94,15 @@ fn run(pod: PodArgs) -> ExitCode {
     ExitCode::from(outcome.exit_code())
 }
 
-/// The termination message: on pod 0 the results; on other pods, and when there are no results, the reason of the end as text.
+/// The termination message: on pod 0 the results; on other pods, and when there are no results, the reason of the end
+/// as text.
 fn termination_message(replica: u32, result: &AttemptResult) -> String {
     let only_a_message = result.launches.is_empty() && !result.message.is_empty();
     if replica == 0 && !only_a_message { report::fold(&result.launches) } else { result.message.clone() }
 }
 
-/// Outcome that determines the pod's exit code: `Done` when all launches ran, else the reason. All pods of a gang agree on the
-/// rank that failed first.
+/// Outcome that determines the pod's exit code: `Done` when all launches ran, else the reason. All pods of a gang agree
+/// on the rank that failed first.
 fn outcome(result: &AttemptResult) -> Outcome {
     match result.end {
         AttemptEnd::Complete => Outcome::Done,
@@ -234,13 +235,15 @@ fn threads(ranks: u32) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A name for the user of the pod, which images seldom know: Python's `getpass.getuser` fails without one, and with it PyTorch's compiler.
+/// A name for the user of the pod, which images seldom know: Python's `getpass.getuser` fails without one, and with it
+/// PyTorch's compiler.
 fn user(is_set: impl Fn(&str) -> bool) -> Option<(String, String)> {
     let named = ["LOGNAME", "USER", "LNAME", "USERNAME"].into_iter().any(is_set);
     (!named).then(|| ("USER".to_owned(), "pawl".to_owned()))
 }
 
-/// The library path with the driver's libraries, where some clusters (GKE) mount them in a place that the loader does not know; `None`: no change.
+/// The library path with the driver's libraries, where some clusters (GKE) mount them in a place that the loader does
+/// not know; `None`: no change.
 fn driver(folder: &Path, given: Option<OsString>) -> Option<(String, String)> {
     let given = given.and_then(|path| path.into_string().ok()).unwrap_or_default();
     let known = given.split(':').any(|part| Path::new(part) == folder);

@@ -7,7 +7,8 @@ use pawl_local::Options;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Prints the command line and the environment of each launch as a shell would read them, and what judging takes as comments.
+/// Prints the command line and the environment of each launch as a shell would read them, and what judging takes as
+/// comments.
 pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     let launches = match pawl_local::preview(job, options) {
         Ok(launches) => launches,

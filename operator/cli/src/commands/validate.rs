@@ -7,8 +7,8 @@ use pawl_contract::report::printable;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Validates every file, and prints all errors of all files, warnings, which references need the policy of a cluster's operator, and
-/// what judging takes in total.
+/// Validates every file, and prints all errors of all files, warnings, which references need the policy of a cluster's
+/// operator, and what judging takes in total.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut valid = true;
     for file in files {
@@ -31,7 +31,8 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
     ExitCode::from(if valid { exit::COMPLETE } else { exit::INPUT })
 }
 
-/// What has no effect, what cannot pay for itself, and what a cluster refuses unless the policy of its operator allows it.
+/// What has no effect, what cannot pay for itself, and what a cluster refuses unless the policy of its operator allows
+/// it.
 fn notes(job: &TrainingJob) -> Vec<String> {
     let policy = Policy::default().problems(job);
     let policy = policy.into_iter().map(|problem| format!("note: on a cluster with the default policy: {problem}"));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 const KILLS: usize = 50;
 
-/// What a run concluded, without times, attempts and costs, and without the estimates of speed: of a pair that was killed after its
-/// first launch another one is measured.
+/// What a run concluded, without times, attempts and costs, and without the estimates of speed: of a pair that was
+/// killed after its first launch another one is measured.
 fn conclusions(status: &Value) -> Vec<Value> {
     let mut all = vec![status["stage"].clone(), status["effectiveSettings"].clone()];
     all.extend(["state", "reason"].map(|key| status["bundle"][key].clone()));
@@ -75,7 +75,8 @@ fn fifty_kills_change_no_trial_of_a_search_and_not_its_winner() {
     assert!(disturbed["retries"].is_null() && disturbed["parallel"].is_null());
 }
 
-/// The status after an undisturbed run of the job, and after one that is killed 50 times, or `least` times on a machine that is done sooner.
+/// The status after an undisturbed run of the job, and after one that is killed 50 times, or `least` times on a machine
+/// that is done sooner.
 fn undisturbed_and_killed(least: usize, change: impl Fn(&mut Value)) -> (Value, Value) {
     let undisturbed = Scene::new();
     undisturbed.write_job(&change);

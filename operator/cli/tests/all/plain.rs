@@ -5,8 +5,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 
-/// `train.sh DIRECTORY RESUMED STEPS COMPILE`: a checkpoint every 5 steps, the loss of every 10th. With `Graph` it is faster, and
-/// NaN from step 58 on.
+/// `train.sh DIRECTORY RESUMED STEPS COMPILE`: a checkpoint every 5 steps, the loss of every 10th. With `Graph` it is
+/// faster, and NaN from step 58 on.
 const TRAIN: &str = r#"
 case $(basename "$PWD") in train-*) echo "${2##*/}" >> "$LEDGER/resumed" ;; esac
 step=0; pause=0.05

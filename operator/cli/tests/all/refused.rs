@@ -50,7 +50,8 @@ fn what_a_terminal_would_obey_and_what_cannot_be_true_is_not_shown() {
             assert!(error.contains("metadata.name: \"a") && !obeyed(&error), "{error:?}");
         }
     }
-    // A script that reports a hostile straggler and name of a metric in its progress, then fails with a hostile message.
+    // A script that reports a hostile straggler and name of a metric in its progress, then fails with a hostile
+    // message.
     let script = r#"
 import json, os, time
 plan, hostile = json.load(open(os.environ["PAWL_PLAN"])), "x\u202e\u200by"

@@ -4,8 +4,8 @@ use crate::scene::{Scene, stderr, stdout};
 use serde_json::{Value, json};
 use std::fs;
 
-/// `train.py STEPS RATE SECONDS EVERY BATCH`: gradient descent on half a square, from a loss of 8. As public scripts do, it evaluates before the
-/// steps whose number is divisible by EVERY, and after the last one if that is.
+/// `train.py STEPS RATE SECONDS EVERY BATCH`: gradient descent on half a square, from a loss of 8. As public scripts
+/// do, it evaluates before the steps whose number is divisible by EVERY, and after the last one if that is.
 const TRAIN: &str = r#"
 import sys, time
 steps, rate, seconds, every = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
@@ -72,8 +72,8 @@ fn a_script_that_evaluates_when_the_launch_says_so_is_judged_by_the_trained_mode
     assert_eq!((items("firstValidation"), items("validation")), (Some(0), Some(320)), "{good}");
 }
 
-/// A program that keeps the contract, whose batches take 12 ms and whose steps take 1 ms: it is bound by its loader. `loaderPrefetch` is the
-/// length of the queue, which is full at the first step.
+/// A program that keeps the contract, whose batches take 12 ms and whose steps take 1 ms: it is bound by its loader.
+/// `loaderPrefetch` is the length of the queue, which is full at the first step.
 const LOADER: &str = r#"
 import json, os, queue, sys, threading, time
 plan = json.load(open(os.environ["PAWL_PLAN"]))

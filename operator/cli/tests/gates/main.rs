@@ -1,9 +1,10 @@
-//! Every gate of every example can pass and can fail: for each, a run that passes and one that fails are planted, and judged by that gate with
-//! the value that the example has.
+//! Every gate of every example can pass and can fail: for each, a run that passes and one that fails are planted, and
+//! judged by that gate with the value that the example has.
 //!
-//! The reports are of the example's workload at smoke size, on the CPU of this machine: see [`smoke`]. Speeds, the memory of GPUs, their
-//! utilization and the cost of offloading cannot be measured here; there the value in such a report is replaced ([`Plant::Reported`]).
-//! Quality is trained: a harmless change and a learning rate with which nothing is learnt ([`Plant::Trained`]).
+//! The reports are of the example's workload at smoke size, on the CPU of this machine: see [`smoke`]. Speeds, the
+//! memory of GPUs, their utilization and the cost of offloading cannot be measured here; there the value in such a
+//! report is replaced ([`Plant::Reported`]). Quality is trained: a harmless change and a learning rate with which
+//! nothing is learnt ([`Plant::Trained`]).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

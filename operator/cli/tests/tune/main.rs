@@ -1,5 +1,5 @@
-//! `pawl tune`: scripts that know nothing of Pawl, without a manifest. A program of its own: cargo runs nothing else meanwhile that would
-//! disturb what is measured.
+//! `pawl tune`: scripts that know nothing of Pawl, without a manifest. A program of its own: cargo runs nothing else
+//! meanwhile that would disturb what is measured.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -158,7 +158,8 @@ fn line<'a>(text: &'a str, label: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(label)).map_or("", str::trim)
 }
 
-/// Each reads its options and prints its steps in another way: measured as it is, with its values, and changed in its own spelling.
+/// Each reads its options and prints its steps in another way: measured as it is, with its values, and changed in its
+/// own spelling.
 #[rstest]
 #[case::plain(HEAD, PLAIN, &["train.py", "-b", "16", "--lr=0.2"], "python3 train.py -b 16 --lr=0.2 --compile")]
 #[case::constants_and_a_course(

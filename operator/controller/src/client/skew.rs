@@ -1,9 +1,9 @@
 //! How far the clock of this machine is from that of the API server.
 //!
-//! A job's times come from several machines: the API server says when a batch Job was made and when a pod was to be gone, and the
-//! operator, on whatever node it runs, says what the time is. With a clock that is ahead, a gang would be given up before it could
-//! start, and a job that has just ended would be deleted. Every answer of the API server has its date: the operator decides by
-//! that clock.
+//! A job's times come from several machines: the API server says when a batch Job was made and when a pod was to be
+//! gone, and the operator, on whatever node it runs, says what the time is. With a clock that is ahead, a gang would be
+//! given up before it could start, and a job that has just ended would be deleted. Every answer of the API server has
+//! its date: the operator decides by that clock.
 
 use crate::clock::Offset;
 use crate::layer::{Answer, Around};
@@ -15,7 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 /// The date of an answer has no fractions.
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
-/// The offset that is certain from the date of an answer, and from the times of this machine's clock between which it was made.
+/// The offset that is certain from the date of an answer, and from the times of this machine's clock between which it
+/// was made.
 fn offset(date: Timestamp, sent: Timestamp, received: Timestamp) -> SignedDuration {
     let (least, most) = (date.duration_since(received), date.duration_since(sent) + SECOND);
     match () {

@@ -1,7 +1,8 @@
 //! Holds requests back for as long as the API server asks.
 //!
-//! An API server that rejects a request for its load (429 of priority and fairness, 503 with `Retry-After`) rejects the next one as
-//! well. A reconcile that fails waits for itself alone; a thousand of them would still be a thousand requests a second.
+//! An API server that rejects a request for its load (429 of priority and fairness, 503 with `Retry-After`) rejects the
+//! next one as well. A reconcile that fails waits for itself alone; a thousand of them would still be a thousand
+//! requests a second.
 
 use crate::layer::Answer;
 use http::{HeaderMap, Request, Response, StatusCode, header};
@@ -13,7 +14,8 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service};
 
-/// Pause after the first rejection, unless the API server asks for a longer one; it doubles with each further one in a row.
+/// Pause after the first rejection, unless the API server asks for a longer one; it doubles with each further one in a
+/// row.
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest pause, whatever the API server asks for.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -43,8 +45,8 @@ impl Pause {
         self.until.filter(|until| *until > now)
     }
 
-    /// Takes in the answer to a request that was sent at `sent`; `rejected`: for how long the API server asks to wait, if it
-    /// rejected it for its load.
+    /// Takes in the answer to a request that was sent at `sent`; `rejected`: for how long the API server asks to wait,
+    /// if it rejected it for its load.
     fn answered(&mut self, sent: Instant, rejected: Option<Duration>, now: Instant) {
         // Of many that were sent before a pause, all are rejected.
         let is_new = self.until.is_none_or(|until| sent >= until);

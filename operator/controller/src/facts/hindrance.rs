@@ -1,7 +1,8 @@
 //! What keeps a pod from running, and how its container ended: what Kubernetes says is read here, and nowhere else.
 //!
-//! A `reason` is a word for programs, and compared as it is. A `message` is for people; decisions read none, except that the
-//! scheduler names a volume only there ([`Hindrance::of_scheduling`]), and the Job controller a quota ([`Hindrance::of_creation`]).
+//! A `reason` is a word for programs, and compared as it is. A `message` is for people; decisions read none, except
+//! that the scheduler names a volume only there ([`Hindrance::of_scheduling`]), and the Job controller a quota
+//! ([`Hindrance::of_creation`]).
 
 use pawl_contract::report::truncated;
 use std::fmt;
@@ -13,10 +14,10 @@ const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Reason of the condition `PodScheduled` of a pod for which no node has room.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 
-/// The kubelet's reasons for a pod that it did not accept although the scheduler had chosen its node: devices or labels are
-/// different than the scheduler knew, or the node shuts down or is short of a resource. On another node, or later, it is
-/// accepted. (`pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/cm` and `pkg/kubelet/eviction` of kubernetes 1.34; others, such as
-/// `SysctlForbidden`, are the pod's own.)
+/// The kubelet's reasons for a pod that it did not accept although the scheduler had chosen its node: devices or labels
+/// are different than the scheduler knew, or the node shuts down or is short of a resource. On another node, or later,
+/// it is accepted. (`pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/cm` and `pkg/kubelet/eviction` of kubernetes
+/// 1.34; others, such as `SysctlForbidden`, are the pod's own.)
 const NODE_REASONS: [&str; 13] = [
     "Evicted",
     "InvalidNodeInfo",
@@ -49,7 +50,8 @@ pub enum Kind {
     NoVolume,
     /// The API server does not create it before others have given their quota back.
     NoQuota,
-    /// The API server does not create it: it refers to what does not exist, or a limit, a policy or a webhook rejects it.
+    /// The API server does not create it: it refers to what does not exist, or a limit, a policy or a webhook rejects
+    /// it.
     Refused,
     /// The kubelet did not accept it on its node: no program ran.
     RefusedByNode,
@@ -83,10 +85,10 @@ impl Hindrance {
         Self { kind, reason, text: truncated(&whole, MAX_TEXT).to_owned() }
     }
 
-    /// From the condition `PodScheduled`. For a volume the scheduler has no other reason than for missing room, and names it in
-    /// the message alone: `pod has unbound immediate PersistentVolumeClaims`, `persistentvolumeclaim "x" not found`, `node(s)
-    /// didn't find available persistent volumes to bind` (`pkg/scheduler/framework/plugins/volumebinding` in kubernetes 1.20 to
-    /// 1.34).
+    /// From the condition `PodScheduled`. For a volume the scheduler has no other reason than for missing room, and
+    /// names it in the message alone: `pod has unbound immediate PersistentVolumeClaims`, `persistentvolumeclaim "x"
+    /// not found`, `node(s) didn't find available persistent volumes to bind`
+    /// (`pkg/scheduler/framework/plugins/volumebinding` in kubernetes 1.20 to 1.34).
     pub fn of_scheduling(reason: &str, message: &str) -> Self {
         let lower = message.to_ascii_lowercase();
         let volume = ["persistentvolumeclaim", "persistent volumes"].iter().any(|named| lower.contains(named));
@@ -98,9 +100,9 @@ impl Hindrance {
         Self::new(kind, reason, message)
     }
 
-    /// From the event by which the Job controller reports that a pod is refused. For an exhausted quota it has no other reason
-    /// than for what has to be corrected: `pods "toy-1-0-" is forbidden: exceeded quota: limits, requested: ...` in
-    /// `plugin/pkg/admission/resourcequota` of kubernetes 1.20 to 1.34.
+    /// From the event by which the Job controller reports that a pod is refused. For an exhausted quota it has no other
+    /// reason than for what has to be corrected: `pods "toy-1-0-" is forbidden: exceeded quota: limits, requested: ...`
+    /// in `plugin/pkg/admission/resourcequota` of kubernetes 1.20 to 1.34.
     pub fn of_creation(message: &str) -> Self {
         let kind = if message.contains(" is forbidden: exceeded quota: ") { Kind::NoQuota } else { Kind::Refused };
         Self::new(kind, FAILED_CREATE, message)
@@ -150,8 +152,8 @@ pub enum Cause {
     Signal(i32),
     /// The kernel killed it because the memory limit was reached.
     OutOfMemory,
-    /// The kubelet evicted its pod, which used more of the node's disk than its containers and volumes may: the text names the
-    /// container or the volume.
+    /// The kubelet evicted its pod, which used more of the node's disk than its containers and volumes may: the text
+    /// names the container or the volume.
     OverLimit(String),
     /// It was not started.
     NotStarted(Hindrance),

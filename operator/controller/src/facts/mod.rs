@@ -1,7 +1,9 @@
-//! What the watches report, compactly: for each `TrainingJob` its attempts, and of each its batch Job, ConfigMap and pods.
+//! What the watches report, compactly: for each `TrainingJob` its attempts, and of each its batch Job, ConfigMap and
+//! pods.
 //!
 //! Nothing else of a pod is kept, so that memory does not grow with pods' size. What is deleted in the cluster is
-//! remembered here as gone until the decision core has taken it in ([`Facts::release`](crate::jobs::Facts::release)): how a pod ended is evidence.
+//! remembered here as gone until the decision core has taken it in ([`Facts::release`](crate::jobs::Facts::release)):
+//! how a pod ended is evidence.
 
 mod gang;
 mod hindrance;

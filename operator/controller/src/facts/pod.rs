@@ -144,8 +144,8 @@ impl PodFacts {
         })
     }
 
-    /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing to
-    /// stop. One that ran after all reports the reason itself.
+    /// A pod that ended without having run ended for what it waited for: the kubelet only says that there was nothing
+    /// to stop. One that ran after all reports the reason itself.
     pub(crate) fn explained_by(&mut self, before: &Stand) {
         match (before, &mut self.stand) {
             // While it is being deleted nothing is tried any more.
@@ -227,8 +227,8 @@ fn ended(terminated: &Terminated, index: u32) -> PodEnd {
     PodEnd { exit: Some(terminated.exit_code), cause, termination: termination.to_owned() }
 }
 
-/// Why the kubelet evicted a pod that used more of the node's disk than it may. One that is evicted because its node is short of
-/// a resource has a condition that says so.
+/// Why the kubelet evicted a pod that used more of the node's disk than it may. One that is evicted because its node is
+/// short of a resource has a condition that says so.
 fn over_limit(pod: &WatchedPod) -> Option<Cause> {
     let status = &pod.status;
     let evicted = status.reason.as_deref() == Some(EVICTED) && disruption(&status.conditions).is_empty();
@@ -261,8 +261,8 @@ fn init_failure(container: &ContainerStatus) -> Option<Hindrance> {
     Some(Hindrance::of_init_container(&container.name, terminated.exit_code, reason, message))
 }
 
-/// How the init container of a pod failed that still waits for it. Pods are not restarted, so its trainer will never run; a
-/// kubelet whose node lost its power in the meantime does not say so.
+/// How the init container of a pod failed that still waits for it. Pods are not restarted, so its trainer will never
+/// run; a kubelet whose node lost its power in the meantime does not say so.
 fn failed_init(pod: &WatchedPod) -> Option<Hindrance> {
     let own = pod.status.init_container_statuses.iter().find(|container| container.name == names::AGENT_CONTAINER)?;
     init_failure(own)

@@ -120,8 +120,8 @@ impl Jobs {
         self.clock.now()
     }
 
-    /// The newest belief about `job`, which comes from the cache: this process's own, unless the cache is as new or another
-    /// writer has changed the status since.
+    /// The newest belief about `job`, which comes from the cache: this process's own, unless the cache is as new or
+    /// another writer has changed the status since.
     pub fn belief(&self, job: &TrainingJob) -> Belief {
         let read = Belief::read(job);
         let states = self.lock();
@@ -173,7 +173,8 @@ impl Jobs {
         self.change(key, |state| state.belief = None);
     }
 
-    /// Counts a failed reconcile. Returns the backoff, whatever the error is: nothing may be tried again and again at once.
+    /// Counts a failed reconcile. Returns the backoff, whatever the error is: nothing may be tried again and again at
+    /// once.
     pub fn failed(&self, key: &Key, error: &Error) -> Duration {
         let first = match error {
             Error::Stale => FIRST_STALE,
@@ -191,8 +192,8 @@ impl Jobs {
         self.change(key, |state| state.failures = 0);
     }
 
-    /// Records why a reconcile failed, or that it did not. What says nothing about the cause, such as stale data, changes
-    /// nothing. `reported`: a failure is reported already, so that this one is at once.
+    /// Records why a reconcile failed, or that it did not. What says nothing about the cause, such as stale data,
+    /// changes nothing. `reported`: a failure is reported already, so that this one is at once.
     pub fn refused(&self, key: &Key, error: Option<&Error>, reported: bool) {
         let Some(error) = error else {
             self.change(key, |state| state.refusal = None);

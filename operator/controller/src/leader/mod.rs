@@ -1,7 +1,7 @@
 //! Leader election: a Lease, a pure evaluation, thin I/O.
 //!
-//! [`evaluate`] decides what to do about a lease; [`Election`] does it, every few seconds; [`Leadership`] tells the rest
-//! of the operator the result; [`Fence`] prevents a replica that does not lead from writing.
+//! [`evaluate`] decides what to do about a lease; [`Election`] does it, every few seconds; [`Leadership`] tells the
+//! rest of the operator the result; [`Fence`] prevents a replica that does not lead from writing.
 //!
 //! # No clock is compared with another
 //!
@@ -17,11 +17,11 @@
 //! under way which passed the fence at the last moment. What slips through even so, such as a request that the API
 //! server holds back for longer, makes no second gang: attempts have deterministic names, owned objects are created or
 //! applied idempotently, and a status is written with the field manager of both replicas, decided from the same facts.
-//! Objects are deleted by their uid, except the Secret of a gang's token, which the operator may not read: held back for
-//! so long, that deletion may cost a gang its start, which is then tried again.
+//! Objects are deleted by their uid, except the Secret of a gang's token, which the operator may not read: held back
+//! for so long, that deletion may cost a gang its start, which is then tried again.
 //!
-//! A lease that a person deletes is made again by its holder; a follower waits as if it were still there. Only a replica
-//! that starts, or was cut off, in that moment cannot know of it.
+//! A lease that a person deletes is made again by its holder; a follower waits as if it were still there. Only a
+//! replica that starts, or was cut off, in that moment cannot know of it.
 //!
 //! The clock is `CLOCK_MONOTONIC`: a process that was stopped (SIGSTOP, a debugger) finds its right expired when it
 //! resumes. A machine that was suspended whole is not detected by that clock; there the update of the lease, which

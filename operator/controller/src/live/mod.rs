@@ -1,13 +1,13 @@
 //! Polls the agents of running gangs: agent 0 of each, a few at a time, with deadlines.
 //!
-//! The controller registers running gangs ([`Live::watch`]) and reads their newest answer ([`Live::latest`]); this module
-//! polls, and requests a reconcile only when an answer matters: at once when a launch ended, at most every
+//! The controller registers running gangs ([`Live::watch`]) and reads their newest answer ([`Live::latest`]); this
+//! module polls, and requests a reconcile only when an answer matters: at once when a launch ended, at most every
 //! [`Pace::progress_every`] when a training progressed.
 //!
 //! A gang is polled once per [`Pace::ask_every`], at an offset that is a hash of the job's name: a thousand gangs that
 //! started together are polled one after another, always at the same offset. Each poll opens a connection: a thousand
-//! idle ones would cost more than a thousand new ones in five seconds. Invalid answers are counted and dropped; the pods'
-//! facts show when a gang is gone.
+//! idle ones would cost more than a thousand new ones in five seconds. Invalid answers are counted and dropped; the
+//! pods' facts show when a gang is gone.
 
 mod ask;
 mod pace;
@@ -28,7 +28,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 
-/// Gangs that are due within this time are polled together: a thousand of them wake the process 50 times a second, not 200.
+/// Gangs that are due within this time are polled together: a thousand of them wake the process 50 times a second, not
+/// 200.
 const GRAIN: Duration = Duration::from_millis(20);
 
 /// Intervals and limits of polling.
@@ -75,7 +76,8 @@ impl Live {
         (Self { jobs, pace, metrics, news, changed: Arc::default() }, receiver)
     }
 
-    /// Polls agent 0 of this attempt from now on. A repeated call changes nothing; another address replaces the previous one.
+    /// Polls agent 0 of this attempt from now on. A repeated call changes nothing; another address replaces the
+    /// previous one.
     pub fn watch(&self, key: &Key, attempt: &str, address: IpAddr) {
         let new = self.jobs.entry(key, |state| {
             if state.gangs.iter().any(|gang| gang.attempt == attempt && gang.address == address) {

@@ -3,8 +3,8 @@
 use crate::key::Key;
 use std::time::Duration;
 
-/// The offset of a job in the interval: a hash of its name, so that it is the same in every process and many jobs spread
-/// evenly.
+/// The offset of a job in the interval: a hash of its name, so that it is the same in every process and many jobs
+/// spread evenly.
 pub(super) fn slot(key: &Key, interval: Duration) -> Duration {
     let bytes = key.namespace.bytes().chain([b'/']).chain(key.name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

@@ -1,13 +1,13 @@
 //! The operator's Prometheus metrics, at `GET /metrics`.
 //!
-//! There are two kinds of series. Events are counted in a registry ([`counters`](self)): a restart of the operator resets
-//! these to zero, which `rate` and `increase` handle. The state of a job is kept as one small sample per job and rendered on
-//! each scrape: deleting a job removes its sample and all of its series. A restart loses no state, because it is read from
-//! the job's status. Only the leader has samples.
+//! There are two kinds of series. Events are counted in a registry ([`counters`](self)): a restart of the operator
+//! resets these to zero, which `rate` and `increase` handle. The state of a job is kept as one small sample per job and
+//! rendered on each scrape: deleting a job removes its sample and all of its series. A restart loses no state, because
+//! it is read from the job's status. Only the leader has samples.
 //!
-//! Scrape with `honorLabels: true`: `namespace` and `job` below name the `TrainingJob`, not the operator.
-//! Label cardinality is bounded by the number of existing jobs, their phases (at most 50 each) and the stages of their searches
-//! (at most 8 each, with at most 4 objectives), else by enums.
+//! Scrape with `honorLabels: true`: `namespace` and `job` below name the `TrainingJob`, not the operator. Label
+//! cardinality is bounded by the number of existing jobs, their phases (at most 50 each) and the stages of their
+//! searches (at most 8 each, with at most 4 objectives), else by enums.
 //!
 //! # The operator
 //!
@@ -134,8 +134,8 @@ impl Metrics {
 
     /// Updates the metrics of a job after its status was written, or found unchanged.
     ///
-    /// `before` is the status that the decision started from; changes since then are counted, so call this once for each
-    /// status that was written. `observed` are the facts that the decision was based on.
+    /// `before` is the status that the decision started from; changes since then are counted, so call this once for
+    /// each status that was written. `observed` are the facts that the decision was based on.
     pub fn job(
         &self,
         job: &TrainingJob,

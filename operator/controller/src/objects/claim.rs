@@ -30,8 +30,8 @@ pub struct Claim {
     pub size: Bytes,
     /// StorageClass; `None`: the default of the cluster.
     pub class: Option<String>,
-    /// Access mode; `None`: `ReadWriteOnce` for jobs with one replica, `ReadWriteMany` for jobs with several, or with a search that
-    /// runs several trials at the same time, whose pods may run on different nodes.
+    /// Access mode; `None`: `ReadWriteOnce` for jobs with one replica, `ReadWriteMany` for jobs with several, or with a
+    /// search that runs several trials at the same time, whose pods may run on different nodes.
     pub access_mode: Option<String>,
     /// What happens to it when the job is deleted.
     pub retention: Retention,

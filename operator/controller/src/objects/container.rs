@@ -99,8 +99,8 @@ fn ports(blueprint: &Blueprint<'_>) -> Vec<ContainerPort> {
     std::iter::once(port("metrics", pod::AGENT_HTTP_PORT)).chain(rendezvous).collect()
 }
 
-/// The directory for generated data: in the claim that the operator creates, where each pod has its own, unless the job's pod
-/// template mounts a volume for it.
+/// The directory for generated data: in the claim that the operator creates, where each pod has its own, unless the
+/// job's pod template mounts a volume for it.
 fn data(blueprint: &Blueprint<'_>) -> String {
     let mounts = &blueprint.job.spec.trainer.pod_template.volume_mounts;
     let mounted = |path: &str| mounts.iter().any(|mount| mount.mount_path.trim_end_matches('/') == path);

@@ -18,8 +18,8 @@ pub struct PodDefaults {
     pub empty_dirs: DirectorySizes,
 }
 
-/// Size limits of `emptyDir` volumes; the kubelet evicts a pod that exceeds one. Without a limit, a pod can fill the node's
-/// disk.
+/// Size limits of `emptyDir` volumes; the kubelet evicts a pod that exceeds one. Without a limit, a pod can fill the
+/// node's disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DirectorySizes {

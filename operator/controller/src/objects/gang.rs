@@ -58,9 +58,9 @@ fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
     }
 }
 
-/// Hash of what the user and the administrator say about an attempt's pods and its queue, and the plan does not: when it changes,
-/// a gang that waits is replaced. The operator's own images are not part of it: every upgrade would take their turn from
-/// all gangs that wait.
+/// Hash of what the user and the administrator say about an attempt's pods and its queue, and the plan does not: when
+/// it changes, a gang that waits is replaced. The operator's own images are not part of it: every upgrade would take
+/// their turn from all gangs that wait.
 pub fn template_hash(job: &TrainingJob, defaults: &PodDefaults, trains: bool) -> String {
     let grace = job.spec.lifecycle.checkpoint_grace.as_ref().filter(|_| trains);
     let kueue: BTreeMap<_, _> = kueue(job).collect();

@@ -35,8 +35,8 @@ fn unmoved(job: &TrainingJob) -> BTreeMap<String, String> {
     pairs.into_iter().filter(|_| job.spec.trainer.gpus_per_replica > 0).collect()
 }
 
-/// The tolerations of the job, and one for the taint that keeps pods without GPUs off the nodes with GPUs: its key is the resource. Some clusters add
-/// it by themselves (the admission plugin `ExtendedResourceToleration`).
+/// The tolerations of the job, and one for the taint that keeps pods without GPUs off the nodes with GPUs: its key is
+/// the resource. Some clusters add it by themselves (the admission plugin `ExtendedResourceToleration`).
 fn tolerations(job: &TrainingJob) -> Vec<Toleration> {
     let trainer = &job.spec.trainer;
     let own = (trainer.gpus_per_replica > 0).then(|| Toleration {

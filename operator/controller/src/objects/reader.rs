@@ -18,8 +18,8 @@ const FETCH_NAME: &str = "pawl-fetch";
 const DEADLINE: i64 = 6 * 3600;
 
 /// A pod without GPUs that waits, with the storage at `location` (`status.training.storage`) mounted read-only and the
-/// credentials, volumes and service account of the job's pod template. `image` contains `/bin/pawl`; `ids` are those of the
-/// pods that wrote there, where the job sets none.
+/// credentials, volumes and service account of the job's pod template. `image` contains `/bin/pawl`; `ids` are those of
+/// the pods that wrote there, where the job sets none.
 pub fn reader(job: &TrainingJob, location: &str, image: &str, ids: &PodSecurity) -> Pod {
     let template = &job.spec.trainer.pod_template;
     let storage = mounted(location, paths::CHECKPOINTS);

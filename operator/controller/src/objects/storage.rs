@@ -12,8 +12,8 @@ pub struct Storage {
     pub claim: Option<String>,
 }
 
-/// Where the checkpoints of `job` go: its own directory in a claim, an object store or a directory that the pod template
-/// mounts; or else the pod's own storage, which ends with it.
+/// Where the checkpoints of `job` go: its own directory in a claim, an object store or a directory that the pod
+/// template mounts; or else the pod's own storage, which ends with it.
 pub fn storage(job: &TrainingJob) -> Storage {
     match pawl_decision::storage::location(job) {
         None => Storage { location: format!("{}/checkpoints", paths::WORK), claim: None },

@@ -103,7 +103,8 @@ fn refused(pod: &PodFacts) -> Option<String> {
     end.refused_by_node().then(|| format!("node {} did not accept pod {}: {}", pod.node, pod.name, end.cause))
 }
 
-/// A pod that failed although nobody deleted it, and not because of its peers; or that ran out of memory, or could not start.
+/// A pod that failed although nobody deleted it, and not because of its peers; or that ran out of memory, or could not
+/// start.
 fn own_failure(pod: &PodFacts) -> Option<String> {
     let Stand::Ended(end) = &pod.stand else { return None };
     if end.is_unknown() {

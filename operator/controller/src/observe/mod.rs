@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 /// A pod that has not ended this long after its grace period needs attention.
 const STUCK: SignedDuration = SignedDuration::from_secs(60);
-/// A gang of which a part has ended, and the rest has not this long after, needs attention: agents end together, after their last
-/// checkpoint.
+/// A gang of which a part has ended, and the rest has not this long after, needs attention: agents end together, after
+/// their last checkpoint.
 const LINGERING: SignedDuration = SignedDuration::from_secs(600);
 
 /// What is known of a job's attempts.
@@ -54,8 +54,8 @@ pub fn observe(scene: &Scene<'_>) -> Observed {
     Observed { attempts, obstacle, ..Observed::default() }
 }
 
-/// The attempts under way whose gangs were made from another template than `wanted` says. Of a gang that an earlier version
-/// made, that is not known.
+/// The attempts under way whose gangs were made from another template than `wanted` says. Of a gang that an earlier
+/// version made, that is not known.
 pub fn outdated(
     under_way: &[&AttemptStatus],
     attempts: &[AttemptFacts],
@@ -100,8 +100,8 @@ fn of_the_rest(facts: &AttemptFacts) -> String {
     }
 }
 
-/// What to do about a batch Job whose pods another controller makes. In another cluster they would find neither their plan nor their
-/// token.
+/// What to do about a batch Job whose pods another controller makes. In another cluster they would find neither their
+/// plan nor their token.
 fn managed_elsewhere(job: &str, manager: &str) -> String {
     format!(
         "batch Job {job} is managed by {manager} (spec.managedBy), so that no pod of it runs here, and its plan is in this cluster only: \

@@ -22,8 +22,8 @@ pub fn placement(facts: &AttemptFacts, gpus: u32) -> String {
     format!("{} nodes {}/{devices}", nodes.len(), hash(&nodes))
 }
 
-/// The build of the trainer: the digest of its image, the same for all pods; a hash when their images differ, as those of a
-/// moved tag do. Empty while the image of a pod is unknown.
+/// The build of the trainer: the digest of its image, the same for all pods; a hash when their images differ, as those
+/// of a moved tag do. Empty while the image of a pod is unknown.
 pub fn trainer(facts: &AttemptFacts) -> String {
     let images: Vec<&str> = facts.own_pods().map(|pod| pod.image.as_str()).collect();
     let complete = facts.gang.as_ref().is_none_or(|gang| images.len() >= gang.replicas as usize);

@@ -7,9 +7,9 @@ use pawl_decision::observed::{AttemptState, Ending, Leaving, WaitsFor};
 
 /// Where the attempt of `facts` is; `None` when nothing of it is there, nor was seen to end.
 ///
-/// It has ended only when no pod of its name is alive and none will be made: the batch Job is gone, is being deleted, or
-/// is final, or all pods that it makes have ended (it replaces none but those that its queue preempted). A pod counts as
-/// alive until it was seen to end or to be gone, or its node was found dead.
+/// It has ended only when no pod of its name is alive and none will be made: the batch Job is gone, is being deleted,
+/// or is final, or all pods that it makes have ended (it replaces none but those that its queue preempted). A pod
+/// counts as alive until it was seen to end or to be gone, or its node was found dead.
 pub fn state(facts: &AttemptFacts, now: Timestamp) -> Option<AttemptState> {
     let state = undisturbed(facts, now)?;
     Some(match state {
@@ -54,8 +54,8 @@ fn undisturbed(facts: &AttemptFacts, now: Timestamp) -> Option<AttemptState> {
     Some(if runs { AttemptState::Running } else { pending(facts, gang, now) })
 }
 
-/// Whether its queue preempted the gang while it ran or was about to. Its batch Job would make pods again in its turn: it
-/// has to be deleted before the attempt is over.
+/// Whether its queue preempted the gang while it ran or was about to. Its batch Job would make pods again in its turn:
+/// it has to be deleted before the attempt is over.
 fn preempted(facts: &AttemptFacts) -> bool {
     let going = || facts.own_pods().any(|pod| !pod.alive() || pod.deleting.is_some());
     facts.working_gang().is_some_and(|gang| gang.taken || gang.suspended && going())
@@ -77,9 +77,9 @@ fn pending(facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> AttemptSta
     AttemptState::Pending { since, message, waits_for: waits_for(facts, gang) }
 }
 
-/// What keeps the gang from running: that no node has room for its pods, or for some of them, or something else, such as a
-/// volume. Pods that are not made wait for devices as well, unless it is known that something has to be corrected: a quota
-/// that other jobs use up refuses them.
+/// What keeps the gang from running: that no node has room for its pods, or for some of them, or something else, such
+/// as a volume. Pods that are not made wait for devices as well, unless it is known that something has to be corrected:
+/// a quota that other jobs use up refuses them.
 fn waits_for(facts: &AttemptFacts, gang: &GangFacts) -> WaitsFor {
     let no_room = |pod: &PodFacts| pod.waits_for().is_some_and(|problem| problem.kind == Kind::NoRoom);
     let unmade = problem(facts).is_none() && facts.alive().count() < gang.replicas as usize;

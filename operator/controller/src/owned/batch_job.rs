@@ -26,8 +26,8 @@ impl BatchJob<'_> {
     /// Looks whether it exists: caches may be old.
     ///
     /// # Errors
-    /// [`Error::Taken`] when the name belongs to something else; [`Error::Stale`] when it runs the plan that the attempt had
-    /// before the job was edited; [`Error::Leaving`] while it is being deleted; [`Error::Api`].
+    /// [`Error::Taken`] when the name belongs to something else; [`Error::Stale`] when it runs the plan that the
+    /// attempt had before the job was edited; [`Error::Leaving`] while it is being deleted; [`Error::Api`].
     pub(crate) async fn find(&self, blueprint: &Blueprint<'_>) -> Result<Found, Error> {
         let Attempt { context, key, name } = self.0;
         let jobs: Api<WatchedJob> = self.0.api();

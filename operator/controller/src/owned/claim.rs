@@ -16,8 +16,8 @@ impl StorageClaim<'_> {
     /// Creates it. One that was created for a job of this name is used as it is: it may hold checkpoints.
     ///
     /// # Errors
-    /// [`Error::Taken`] when somebody else has a claim of its name; [`Error::Leaving`] while one is being deleted, or will be with
-    /// an earlier job of this name; [`Error::Api`].
+    /// [`Error::Taken`] when somebody else has a claim of its name; [`Error::Leaving`] while one is being deleted, or
+    /// will be with an earlier job of this name; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<(), Error> {
         let Some(object) = objects::claim(blueprint) else { return Ok(()) };
         let name = object.metadata.name.clone().unwrap_or_default();

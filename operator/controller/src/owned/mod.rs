@@ -20,8 +20,8 @@ use plan::PlanConfigMap;
 use service::HeadlessService;
 use token::TokenSecret;
 
-/// The objects of an attempt, in the order of their creation. Whoever starts, repairs or ends an attempt destructures this
-/// without `..`: the compiler then names every place that must know a new object.
+/// The objects of an attempt, in the order of their creation. Whoever starts, repairs or ends an attempt destructures
+/// this without `..`: the compiler then names every place that must know a new object.
 pub(crate) struct Objects<'a> {
     /// Created before the batch Job, because a gang whose pods cannot find each other would hold its GPUs in vain.
     pub(crate) service: HeadlessService<'a>,

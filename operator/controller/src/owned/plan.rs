@@ -14,8 +14,8 @@ impl PlanConfigMap<'_> {
     /// Creates it. It is immutable, so an existing one with this owner is correct.
     ///
     /// # Errors
-    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Taken`] when the ConfigMap is
-    /// not one of an attempt; [`Error::Api`].
+    /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Taken`] when the ConfigMap
+    /// is not one of an attempt; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
         let Attempt { context, key, name } = self.0;
         let object = objects::plan(blueprint, gang_uid)

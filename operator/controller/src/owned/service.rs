@@ -25,8 +25,8 @@ impl HeadlessService<'_> {
         Ok(())
     }
 
-    /// Restores it. Returns when to look again, if a cool-down has not passed. The pods of a running gang have found each
-    /// other: another owner's Service is reported and delays nothing.
+    /// Restores it. Returns when to look again, if a cool-down has not passed. The pods of a running gang have found
+    /// each other: another owner's Service is reported and delays nothing.
     ///
     /// # Errors
     /// [`Error::Api`].

@@ -13,18 +13,19 @@ use pawl_decision::observed::AttemptState;
 use pawl_rendezvous::Token;
 use std::time::Duration;
 
-/// A gang whose scheduled pods are not running after this time may be waiting for its Secret. Pulling an image takes long
-/// as well.
+/// A gang whose scheduled pods are not running after this time may be waiting for its Secret. Pulling an image takes
+/// long as well.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
 /// Cool-down before the Secret is created again.
 const CREATE_EVERY: Duration = Duration::from_secs(120);
 
-/// The Secret; only of attempts with several pods. The operator may not read Secrets, so it does not know whether it exists.
-/// The garbage collector deletes it with the batch Job.
+/// The Secret; only of attempts with several pods. The operator may not read Secrets, so it does not know whether it
+/// exists. The garbage collector deletes it with the batch Job.
 pub(crate) struct TokenSecret<'a>(pub(super) Attempt<'a>);
 
 impl TokenSecret<'_> {
-    /// Creates it. An existing one is this gang's, and its pods may have read it already: [`Self::remove`] removed any other.
+    /// Creates it. An existing one is this gang's, and its pods may have read it already: [`Self::remove`] removed any
+    /// other.
     ///
     /// # Errors
     /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
@@ -57,8 +58,8 @@ impl TokenSecret<'_> {
         }
     }
 
-    /// Whether a gang that does not start may be missing its Secret, which has to be created again; true at most once per
-    /// cool-down.
+    /// Whether a gang that does not start may be missing its Secret, which has to be created again; true at most once
+    /// per cool-down.
     pub(crate) fn may_be_missing(&self, facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> bool {
         let slow = gang.since.checked_add(SLOW_START).is_ok_and(|late| late < now);
         let waits = || matches!(state(facts, now), Some(AttemptState::Pending { .. })) && hindrance(facts).is_none();

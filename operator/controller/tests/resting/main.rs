@@ -2,7 +2,8 @@
 //! makes up its jobs and keeps none of them.
 //!
 //! The test compares two fleets, so that what does not grow with the jobs is not counted. The table of 10,000 jobs,
-//! with what is resident, is printed by `cargo test --release -p pawl-controller --test resting -- --ignored --nocapture`.
+//! with what is resident, is printed by `cargo test --release -p pawl-controller --test resting -- --ignored
+//! --nocapture`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

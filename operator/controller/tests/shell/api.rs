@@ -20,7 +20,8 @@ pub enum Stop {
     AnswerLost,
     /// Its last write never arrived.
     NotSent,
-    /// Its last write arrives once another operator is at work: it passed the fence at the last moment, and was held up on its way.
+    /// Its last write arrives once another operator is at work: it passed the fence at the last moment, and was held up
+    /// on its way.
     Late,
 }
 

@@ -1,4 +1,5 @@
-//! The crash matrix: the operator is stopped at every one of its writes, and starts again with new or with stale caches.
+//! The crash matrix: the operator is stopped at every one of its writes, and starts again with new or with stale
+//! caches.
 
 use crate::api::{Api, Id, Stop, Store};
 use crate::cluster;
@@ -49,8 +50,8 @@ pub enum Trouble {
     Killed,
     /// Its queue suspends it.
     Preempted,
-    /// Somebody deletes its batch Job and its pods while no operator runs; the garbage collector takes its time over what
-    /// else the Job owned.
+    /// Somebody deletes its batch Job and its pods while no operator runs; the garbage collector takes its time over
+    /// what else the Job owned.
     Deleted,
 }
 
@@ -268,8 +269,8 @@ async fn stopped_at_any_write_the_operator_comes_to_the_same_end(
     }
 }
 
-/// A rolling update while the lease is lost in the middle of a reconcile: the fence lets nothing more through, and what had passed
-/// it arrives when the next operator is at work.
+/// A rolling update while the lease is lost in the middle of a reconcile: the fence lets nothing more through, and what
+/// had passed it arrives when the next operator is at work.
 #[rstest]
 #[tokio::test]
 async fn a_write_that_arrives_after_the_lease_was_lost_starts_no_second_gang(

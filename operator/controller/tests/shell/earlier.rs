@@ -20,7 +20,8 @@ fn condition(status: &Value, kind: &str) -> Value {
     all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-/// Removes every field of an object that is not needed to say what it is, as if it had been stored before there were such fields.
+/// Removes every field of an object that is not needed to say what it is, as if it had been stored before there were
+/// such fields.
 fn forget(value: &mut Value, kept: &[&str]) {
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, _| kept.contains(&name.as_str()));

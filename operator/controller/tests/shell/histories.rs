@@ -1,9 +1,10 @@
-//! Random histories of a training through the operator: edits, an operator that is stopped at any of its writes and starts again with
-//! stale caches, gangs that are killed or cut off, damaged checkpoints, an empty or another storage, clocks that jump. Progress that
-//! was not worth a write is forgotten with the operator. The status in the API server and the model must agree.
+//! Random histories of a training through the operator: edits, an operator that is stopped at any of its writes and
+//! starts again with stale caches, gangs that are killed or cut off, damaged checkpoints, an empty or another storage,
+//! clocks that jump. Progress that was not worth a write is forgotten with the operator. The status in the API server
+//! and the model must agree.
 //!
-//! Each history is a seed. A failure prints it, and what had happened; `PAWL_HISTORY=SEED` repeats one. `PAWL_HISTORIES=COUNT` tries
-//! others than the usual number.
+//! Each history is a seed. A failure prints it, and what had happened; `PAWL_HISTORY=SEED` repeats one.
+//! `PAWL_HISTORIES=COUNT` tries others than the usual number.
 
 use crate::api::{Api, Id, Stop, Store};
 use crate::cluster;
@@ -24,8 +25,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Histories that are tried: some seconds.
 const HISTORIES: u64 = 100;
-/// Others that have failed: 295 and 494 resumed what a training had saved after it had diverged, whose report was lost with its pod
-/// while the operator was down; 244 deleted what another one had saved before that.
+/// Others that have failed: 295 and 494 resumed what a training had saved after it had diverged, whose report was lost
+/// with its pod while the operator was down; 244 deleted what another one had saved before that.
 const FAILED: [u64; 3] = [244, 295, 494];
 /// Rounds after which a history must have come to an end.
 const LONGEST: usize = 3_000;

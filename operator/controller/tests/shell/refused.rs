@@ -1,5 +1,5 @@
-//! What is refused: by another owner, by the API server, by a webhook, at admission. It is reported by a condition for as long as it
-//! lasts, and tried again without a request more than that takes.
+//! What is refused: by another owner, by the API server, by a webhook, at admission. It is reported by a condition for
+//! as long as it lasts, and tried again without a request more than that takes.
 
 use crate::api::{Api, Id};
 use crate::cluster;

@@ -36,8 +36,8 @@ impl Drop for TokenFile {
     }
 }
 
-/// The first token is revoked before the kubelet replaces it, as when the keys of the API server are changed: requests fail until
-/// the file is read again, without a restart, and the error says why.
+/// The first token is revoked before the kubelet replaces it, as when the keys of the API server are changed: requests
+/// fail until the file is read again, without a restart, and the error says why.
 #[tokio::test]
 async fn a_new_one_is_used_within_a_minute_without_a_restart() {
     let file = TokenFile(std::env::temp_dir().join(format!("pawl-token-{}", std::process::id())));

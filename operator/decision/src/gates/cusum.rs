@@ -1,12 +1,14 @@
 //! Sequential detection of a slow-down: a CUSUM (Page, Biometrika 41, 1954) of the shortfall of each throughput window.
 //!
-//! The shortfall is the logarithm of expected over measured items per second, at most `-ln(1 - tolerance)`, so that no single
-//! window decides. Each window adds its shortfall less an allowance, a fifth of that; the sum is at least 0. It reaches the
-//! limit after `windows` windows whose shortfall is the tolerance, and later if it is smaller; below the allowance never.
+//! The shortfall is the logarithm of expected over measured items per second, at most `-ln(1 - tolerance)`, so that no
+//! single window decides. Each window adds its shortfall less an allowance, a fifth of that; the sum is at least 0. It
+//! reaches the limit after `windows` windows whose shortfall is the tolerance, and later if it is smaller; below the
+//! allowance never.
 //!
-//! Windows are noisy and resemble their predecessors. So the limit is also at least that of a Brownian motion with the long-run
-//! variance of the training's own windows, for which a false alarm takes [`RUN_LENGTH`] windows on average. That variance is
-//! estimated from the windows before the sum last left 0: those of the slow-down itself are not part of it.
+//! Windows are noisy and resemble their predecessors. So the limit is also at least that of a Brownian motion with the
+//! long-run variance of the training's own windows, for which a false alarm takes [`RUN_LENGTH`] windows on average.
+//! That variance is estimated from the windows before the sum last left 0: those of the slow-down itself are not part
+//! of it.
 
 use pawl_api::status::{CusumStatus, MomentsStatus};
 use pawl_contract::decimal::Decimal;
@@ -119,7 +121,8 @@ impl Cusum {
 }
 
 /// The limit at which a Brownian motion with this variance and a drift of `-allowance`, reflected at 0, arrives after
-/// [`RUN_LENGTH`] windows on average: `variance / (2 allowance^2) (e^x - 1 - x)` windows with `x = 2 allowance limit / variance`.
+/// [`RUN_LENGTH`] windows on average: `variance / (2 allowance^2) (e^x - 1 - x)` windows with `x = 2 allowance limit /
+/// variance`.
 fn limit(variance: f64, allowance: f64) -> f64 {
     let scaled = RUN_LENGTH * 2.0 * allowance * allowance / variance;
     let x = (0..20).fold(1.0, |x: f64, _| (scaled + 1.0 + x).ln());

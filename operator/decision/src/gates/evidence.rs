@@ -5,8 +5,8 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::Budget;
 
-/// Share of a launch that may follow its newest validation, if that is more than one step. A script may count in its own way, and a
-/// model changes by less than any gate can resolve in so short a time.
+/// Share of a launch that may follow its newest validation, if that is more than one step. A script may count in its
+/// own way, and a model changes by less than any gate can resolve in so short a time.
 const LEFT_OUT: f64 = 0.01;
 
 /// Largest share of initial weights in a moving average that is evaluated as the result of a training.
@@ -21,9 +21,10 @@ pub(crate) struct Early {
     pub end: u64,
 }
 
-/// Whether the newest validation of a complete launch is from before its end. Then it is of another model than the launch has trained, of the
-/// initial one even where a script evaluates before its first step and never again, and would not distinguish a phase from any other.
-/// One step is tolerated: scripts evaluate before or after they count it, and number steps from 0 or from 1.
+/// Whether the newest validation of a complete launch is from before its end. Then it is of another model than the
+/// launch has trained, of the initial one even where a script evaluates before its first step and never again, and
+/// would not distinguish a phase from any other. One step is tolerated: scripts evaluate before or after they count it,
+/// and number steps from 0 or from 1.
 pub(crate) fn early(measured: &Measured<Decimal>, budget: &Budget) -> Option<Early> {
     let validated = measured.validation.as_ref()?.items;
     let end = measured.items.max(budget.items.unwrap_or(0));

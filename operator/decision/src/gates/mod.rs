@@ -1,13 +1,13 @@
 //! Gates: small functions, one file each, in ordered chains: [`PHASE`] for a phase, [`BUNDLE`] for all accepted phases
 //! together, [`TRAINING`] for the running training, [`DRY_RUN`] for the dry run of a search.
 //!
-//! A gate compares a measurement with a requirement of the spec. It either passes (`None`), which leaves the decision to the
-//! following gates, or returns a verdict. Each comparison is implemented once, in the gate's file; a chain only lists the
-//! gates that apply.
+//! A gate compares a measurement with a requirement of the spec. It either passes (`None`), which leaves the decision
+//! to the following gates, or returns a verdict. Each comparison is implemented once, in the gate's file; a chain only
+//! lists the gates that apply.
 //!
-//! For example, a phase that ran out of memory is rejected by `safety::candidate` before `speed::speedup` requests further
-//! pairs, and a phase whose speedup is sufficient reaches `quality::regression`, which requests its quality launches only
-//! then.
+//! For example, a phase that ran out of memory is rejected by `safety::candidate` before `speed::speedup` requests
+//! further pairs, and a phase whose speedup is sufficient reaches `quality::regression`, which requests its quality
+//! launches only then.
 
 pub(crate) mod batch;
 pub(crate) mod cusum;
@@ -47,7 +47,8 @@ pub(crate) enum Verdict {
     Fails { trigger: Option<Trigger>, reason: Reason, message: String },
     /// The evidence is not sufficient, and further launches would not change that.
     Inconclusive { reason: Reason, message: String },
-    /// What the verdict needs cannot be had with this trainer, and neither fallbacks nor further launches would change that.
+    /// What the verdict needs cannot be had with this trainer, and neither fallbacks nor further launches would change
+    /// that.
     Unsupported { reason: Reason, message: String },
     /// Infrastructure failures exceeded their limit.
     Error { reason: Reason, message: String },
@@ -60,8 +61,8 @@ pub(crate) enum Verdict {
 /// Settings being evaluated.
 pub(crate) struct Subject<'a> {
     pub comparison: Comparison<'a>,
-    /// The phase, which is compared with the settings accepted so far; `None` for all accepted phases together, which are
-    /// compared with the baseline.
+    /// The phase, which is compared with the settings accepted so far; `None` for all accepted phases together, which
+    /// are compared with the baseline.
     pub phase: Option<&'a Phase>,
     /// Whether the accepted phases must be confirmed by pairs that have not selected them.
     pub must_confirm: bool,
@@ -186,8 +187,8 @@ impl<'a> Subject<'a> {
         self.phase.is_some_and(|phase| phase.numerics == Numerics::Changed)
     }
 
-    /// Whether a phase of the settings is judged as one that changes the numerics: by its declaration, or because its losses do not
-    /// show that it doesn't.
+    /// Whether a phase of the settings is judged as one that changes the numerics: by its declaration, or because its
+    /// losses do not show that it doesn't.
     pub fn changes_numerics(&self) -> bool {
         let draft = self.comparison.draft;
         match self.phase {
@@ -197,7 +198,8 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The verdict that requests `launches`; where a candidate has failed that nothing is compared with yet, its control first.
+    /// The verdict that requests `launches`; where a candidate has failed that nothing is compared with yet, its
+    /// control first.
     fn run(&self, purpose: Purpose, mut launches: Vec<Launch>) -> Verdict {
         if self.comparison.draft.needs_its_control(&self.comparison.task.to_string()) {
             launches.sort_by_key(|launch| launch.arm != Arm::Control);

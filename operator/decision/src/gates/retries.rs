@@ -5,8 +5,8 @@ use crate::reason::Reason;
 use crate::retry::summary;
 use pawl_api::status::RetryStatus;
 
-/// Fails when infrastructure failures, or failures of the accepted settings, exceed the limit; and a candidate that fails by itself in
-/// the same way again, while others do not.
+/// Fails when infrastructure failures, or failures of the accepted settings, exceed the limit; and a candidate that
+/// fails by itself in the same way again, while others do not.
 pub(super) fn exhausted(subject: &Subject<'_>) -> Option<Verdict> {
     let draft = subject.comparison.draft;
     let task = subject.comparison.task.to_string();

@@ -38,8 +38,9 @@ fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
     }
 }
 
-/// How fast all accepted phases together must be shown to be, whatever the goal is: as fast as the baseline, except for what a phase
-/// may cost by its own `minSpeedup`. `None` if nothing was selected, or if a person has decided that it is accepted without proof.
+/// How fast all accepted phases together must be shown to be, whatever the goal is: as fast as the baseline, except for
+/// what a phase may cost by its own `minSpeedup`. `None` if nothing was selected, or if a person has decided that it is
+/// accepted without proof.
 fn confirmation(subject: &Subject<'_>) -> Option<f64> {
     if !subject.must_confirm || subject.spec().analysis.on_inconclusive == OnInconclusive::Accept {
         return None;
@@ -55,7 +56,8 @@ fn confirmation(subject: &Subject<'_>) -> Option<f64> {
     Some(least)
 }
 
-/// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim analysis.
+/// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim
+/// analysis.
 pub(crate) fn compare(comparison: &Comparison<'_>, threshold: f64) -> (Sequential, Vec<Launch>) {
     let analysis = &comparison.draft.spec.analysis;
     let outcome = sequential(&comparison.pairs(0).0, threshold, analysis);
@@ -124,8 +126,9 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
-/// Fails accepted phases that are not faster than the baseline in pairs of their own. Each was selected by its pairs: of several
-/// phases without effect, chance accepts the one whose pairs it favours, and the same pairs cannot tell that.
+/// Fails accepted phases that are not faster than the baseline in pairs of their own. Each was selected by its pairs:
+/// of several phases without effect, chance accepts the one whose pairs it favours, and the same pairs cannot tell
+/// that.
 pub(super) fn confirmed(subject: &Subject<'_>) -> Option<Verdict> {
     let least = confirmation(subject)?;
     let comparison = &subject.comparison;
@@ -145,8 +148,8 @@ pub(super) fn confirmed(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
-/// Without a threshold the speedup is measured up to the first interim analysis, and does not affect the verdict. Disturbed pairs are
-/// repeated there, too.
+/// Without a threshold the speedup is measured up to the first interim analysis, and does not affect the verdict.
+/// Disturbed pairs are repeated there, too.
 fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
     let first = looks(&subject.spec().analysis).first().copied().unwrap_or(1);
     let wanted = required(&subject.comparison.pairs(0).0, first)?;
@@ -155,8 +158,8 @@ fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
     more.then(|| subject.run(Purpose::Speed, missing))
 }
 
-/// Whether so many pairs had a launch that was not steady that others would not be either: most of them, or as many as the test
-/// has pairs.
+/// Whether so many pairs had a launch that was not steady that others would not be either: most of them, or as many as
+/// the test has pairs.
 fn never_steady(comparison: &Comparison<'_>) -> bool {
     let looks = looks(&comparison.draft.spec.analysis);
     let (first, last) = (looks.first().copied().unwrap_or(1), looks.last().copied().unwrap_or(1));

@@ -1,5 +1,5 @@
-//! Absolute throughput: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, of the bundle and in training; and in training
-//! the throughput expected from the measurements.
+//! Absolute throughput: `gates.minItemsPerSecond` and `gates.maxEpochSeconds`, of the bundle and in training; and in
+//! training the throughput expected from the measurements.
 
 use super::cusum::{Cusum, allowance};
 use super::{Alarm, DryRun, RunningTraining, Subject, Verdict, unmeasured};
@@ -69,8 +69,8 @@ pub(super) fn below_expected(watched: &RunningTraining<'_>) -> Option<Alarm> {
     )))
 }
 
-/// Items per second that are expected on the devices of a training: as measured; on a machine that is known to be slow, as it
-/// was there.
+/// Items per second that are expected on the devices of a training: as measured; on a machine that is known to be slow,
+/// as it was there.
 pub(crate) fn expected(watched: &RunningTraining<'_>) -> Option<f64> {
     let here = watched.training.slow_machine.as_ref().filter(|machine| machine.placement == watched.placement);
     let promised = watched.training.promised_items_per_second.as_ref();

@@ -41,8 +41,8 @@ fn required(spec: &TrainingJobSpec) -> String {
     }
 }
 
-/// The utilization over the steps after the warm-up. That of a GPU is an average over up to a second before each reading: of a short window
-/// it says what came before.
+/// The utilization over the steps after the warm-up. That of a GPU is an average over up to a second before each
+/// reading: of a short window it says what came before.
 fn sampled(spec: &TrainingJobSpec, measured: &Measured, warmup: u64) -> Option<f64> {
     let on_cpu = spec.trainer.gpus_per_replica == 0;
     let long = || {

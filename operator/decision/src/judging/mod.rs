@@ -37,8 +37,9 @@ pub struct Part {
     pub name: String,
     /// If each phase is as fast as its `expectedSpeedup`, and each result is clear as early as it can be.
     pub probably: Amount,
-    /// If no result is clear before its last launch, each fallback is taken, no phase shows equal losses, and each phase is
-    /// reverted by the evaluation of all together. Repetitions of disturbed and failed launches are not counted.
+    /// If no result is clear before its last launch, each fallback is taken, no phase shows equal losses, and each
+    /// phase is reverted by the evaluation of all together. Repetitions of disturbed and failed launches are not
+    /// counted.
     pub most: Amount,
 }
 
@@ -76,9 +77,9 @@ impl Judging {
             .fold(Default::default(), |(probably, most), part| (sum(probably, part.probably), sum(most, part.most)))
     }
 
-    /// Whether judging costs more than the phases save even if every promise holds. Of a phase without `expectedSpeedup` nothing is
-    /// known, so that all time may be saved. `None` if it may pay, or if the manifest does not tell: the number of items in an
-    /// epoch is not known before a launch.
+    /// Whether judging costs more than the phases save even if every promise holds. Of a phase without
+    /// `expectedSpeedup` nothing is known, so that all time may be saved. `None` if it may pay, or if the manifest does
+    /// not tell: the number of items in an epoch is not known before a launch.
     ///
     /// ```
     /// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
@@ -125,8 +126,8 @@ fn times(amount: Amount, count: u64) -> Amount {
     }
 }
 
-/// The launches that the verdicts on the phases need, probably and at most, as if each phase were accepted. The trials of a search
-/// are not counted.
+/// The launches that the verdicts on the phases need, probably and at most, as if each phase were accepted. The trials
+/// of a search are not counted.
 ///
 /// ```
 /// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({

@@ -3,7 +3,8 @@
 use super::{Amount, Judging, Loss};
 
 impl Judging {
-    /// What judging takes probably and at most, in total beside the training, then of each part. Empty: nothing is judged.
+    /// What judging takes probably and at most, in total beside the training, then of each part. Empty: nothing is
+    /// judged.
     pub fn lines(&self) -> Vec<String> {
         if self.parts.is_empty() {
             return Vec::new();

@@ -1,6 +1,6 @@
-//! The best trial against the settings accepted before the search. The trial was chosen among many, by values that are good by
-//! chance too: it replaces those settings only if it is better with seeds that had no part in choosing it, and what is said of the
-//! improvement is from these seeds alone.
+//! The best trial against the settings accepted before the search. The trial was chosen among many, by values that are
+//! good by chance too: it replaces those settings only if it is better with seeds that had no part in choosing it, and
+//! what is said of the improvement is from these seeds alone.
 
 use super::outcome::described;
 use super::{Open, ending, launches, spent};
@@ -19,8 +19,8 @@ const FASTER: f64 = 1.1;
 /// Pairs after which a trial that is no better is given up.
 const FIRST_LOOK: usize = 2;
 
-/// Compares the trial with this number, or ends the stage with it where there is nothing to compare it with: a stage before the
-/// last, several objectives, the accepted settings themselves, or accepted settings that cannot be trained.
+/// Compares the trial with this number, or ends the stage with it where there is nothing to compare it with: a stage
+/// before the last, several objectives, the accepted settings themselves, or accepted settings that cannot be trained.
 pub(super) fn begin(draft: &mut Draft<'_>, open: &Open, trial: u32, values: &[f64], evidence: &str) -> Step {
     let last = open.index + 1 == draft.spec.search.len();
     let single = open.stage.study.goals.len() == 1;

@@ -1,4 +1,5 @@
-//! The end of a stage: the best trials are repeated with further seeds, and the winner is chosen by the statistics of a phase.
+//! The end of a stage: the best trials are repeated with further seeds, and the winner is chosen by the statistics of a
+//! phase.
 
 use super::{Open, compare, ending, fail, launches, spent, trials};
 use crate::draft::Draft;
@@ -86,8 +87,8 @@ pub(super) fn repeat(draft: &mut Draft<'_>, open: &Open) -> Step {
     }
 }
 
-/// The winner: of the finalists that are not worse than the best mean by more than the noise, the fastest, then the one that
-/// changes the fewest settings.
+/// The winner: of the finalists that are not worse than the best mean by more than the noise, the fastest, then the one
+/// that changes the fewest settings.
 fn choose(draft: &mut Draft<'_>, open: &Open) -> Step {
     let trials = trials(&open.recorded);
     let goals = &open.stage.study.goals;

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use pawl_api::status::{Purpose, SearchState};
 use pawl_search::history::State;
 
-/// When later trials no longer wait for a trial: so many times as long as the mean of those that ended, and seconds beyond.
+/// When later trials no longer wait for a trial: so many times as long as the mean of those that ended, and seconds
+/// beyond.
 const OVERDUE: (f64, f64) = (5.0, 1800.0);
 /// When the end of its stage does not wait for it either.
 const LOST: (f64, f64) = (20.0, 3600.0);

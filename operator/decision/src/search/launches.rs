@@ -72,7 +72,8 @@ pub(super) fn dry_run(draft: &Draft<'_>, open: &Open) -> Work {
     open.work(stem, vec![launch])
 }
 
-/// The next launch of a running trial, up to its target. Its settings are checked first, so that what cannot fit is not trained.
+/// The next launch of a running trial, up to its target. Its settings are checked first, so that what cannot fit is not
+/// trained.
 pub(super) fn trial(draft: &Draft<'_>, open: &Open, recorded: &Recorded) -> Work {
     let Recorded { trial, checked, .. } = recorded;
     let search = &draft.spec.search[open.index];
@@ -151,7 +152,8 @@ pub(super) fn fresh_seeds(spec: &TrainingJobSpec, search: &Search) -> Vec<u32> {
     fresh.take(known.len().max(LEAST_SEEDS)).collect()
 }
 
-/// The repetitions that the comparison of a trial with the settings `accepted` before the search needs for `pairs` seeds.
+/// The repetitions that the comparison of a trial with the settings `accepted` before the search needs for `pairs`
+/// seeds.
 pub(super) fn comparison(
     draft: &Draft<'_>,
     open: &Open,

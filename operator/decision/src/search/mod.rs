@@ -1,12 +1,13 @@
 //! The search over hyperparameters: its stages in order, after the phases and before the training.
 //!
-//! A trial is an attempt of its own, which checks the settings and then trains them. The stages are functions of the trials in
-//! the status (`pawl-search`); this module keeps the trials, launches them, and records their results:
+//! A trial is an attempt of its own, which checks the settings and then trains them. The stages are functions of the
+//! trials in the status (`pawl-search`); this module keeps the trials, launches them, and records their results:
 //!
 //! - [`stage`]: one stage, until its trials have ended; [`launches`]: the launches of a trial;
 //! - [`outcome`]: the result of a launch, as a trial learns it;
 //! - [`edits`]: which trials are kept when the space changes; [`late`]: trials that take too long;
-//! - [`finals`]: the best trials, repeated with further seeds; [`compare`]: the best of them against the settings accepted before.
+//! - [`finals`]: the best trials, repeated with further seeds; [`compare`]: the best of them against the settings
+//!   accepted before.
 
 mod compare;
 mod edits;
@@ -111,8 +112,8 @@ fn whole_hash(spec: &TrainingJobSpec, index: usize) -> String {
 }
 
 impl Draft<'_> {
-    /// The settings of trial 0 of the stage with this index: those in effect after the phases, and the winners of the stages
-    /// before.
+    /// The settings of trial 0 of the stage with this index: those in effect after the phases, and the winners of the
+    /// stages before.
     fn base(&self, index: usize) -> Settings {
         self.with_first_winners(index, self.effective())
     }

@@ -68,8 +68,8 @@ fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
 /// So many trials that crash before any has a result are not about their points.
 const HOPELESS: usize = 5;
 
-/// What the stage has spent, with what the comparison of its best trial with the accepted settings will cost by what a trial did on
-/// average: up to half of the budget is left for it.
+/// What the stage has spent, with what the comparison of its best trial with the accepted settings will cost by what a
+/// trial did on average: up to half of the budget is left for it.
 fn reserving(draft: &Draft<'_>, open: &Open) -> Spent {
     let spent = spent(draft, open.index);
     let search = &draft.spec.search[open.index];

@@ -1,9 +1,10 @@
-//! What judging costs and saves: the examples' own manifests through `decide`, beside an oracle that knows which phases help and
-//! measures nothing.
+//! What judging costs and saves: the examples' own manifests through `decide`, beside an oracle that knows which phases
+//! help and measures nothing.
 //!
-//! The unit is the time that the baseline takes for the whole training. A launch takes the time of its items at the speed that
-//! it has, and time ends the windows of slow steps; a start of a process, a compilation and a wait for a machine are not known
-//! here, and take none. Losses are equal, so that each quality launch is decided as early as its looks allow.
+//! The unit is the time that the baseline takes for the whole training. A launch takes the time of its items at the
+//! speed that it has, and time ends the windows of slow steps; a start of a process, a compilation and a wait for a
+//! machine are not known here, and take none. Losses are equal, so that each quality launch is decided as early as its
+//! looks allow.
 
 use super::noise::{CLEAN, FEW_SLOW, Machine, Noise};
 use super::shell::{Shell, done};
@@ -15,8 +16,9 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::settings::Settings;
 use std::cell::Cell;
 
-/// An example, the items of an epoch of its workload, and the items per second of its baseline, as measured with less data on an H100,
-/// those of slm-fp8 and forex on an H200. That of slm-8b-1gpu was not measured: no window of it is ended by time here.
+/// An example, the items of an epoch of its workload, and the items per second of its baseline, as measured with less
+/// data on an H100, those of slm-fp8 and forex on an H200. That of slm-8b-1gpu was not measured: no window of it is
+/// ended by time here.
 type Example = (&'static str, &'static str, u64, f64);
 
 const EXAMPLES: [Example; 7] = [
@@ -35,8 +37,8 @@ const MACHINES: [(&str, Noise); 3] = [
     ("5 % of the launches half as fast", FEW_SLOW),
 ];
 
-/// What a budget of 10 % may lose on average, in percent of the training with the baseline: predictions of times err by the noise, and
-/// all accepted phases together may need more launches than those that are kept free.
+/// What a budget of 10 % may lose on average, in percent of the training with the baseline: predictions of times err by
+/// the noise, and all accepted phases together may need more launches than those that are kept free.
 const LEAST_SAVED: f64 = -12.5;
 
 /// Speedup of a phase that promises none.
@@ -74,8 +76,8 @@ impl World {
         (self.truth)(index, promised)
     }
 
-    /// Speed of the settings, as a multiple of the baseline's: the product of the effects of the phases in them. A phase is in them
-    /// also where a later one has replaced its values, as one with a larger batch does.
+    /// Speed of the settings, as a multiple of the baseline's: the product of the effects of the phases in them. A
+    /// phase is in them also where a later one has replaced its values, as one with a larger batch does.
     fn speed(&self, settings: &Settings) -> f64 {
         let phases = || self.spec.phases.iter();
         let effects = phases().enumerate().filter(|(index, phase)| {
@@ -128,8 +130,8 @@ impl World {
         self.speed(&settings)
     }
 
-    /// Judges the phases, under `analysis.budgetPercent` if one is given: the number of launches, their cost in percent of the training
-    /// that follows, and what is saved in percent of the training with the baseline.
+    /// Judges the phases, under `analysis.budgetPercent` if one is given: the number of launches, their cost in percent
+    /// of the training that follows, and what is saved in percent of the training with the baseline.
     fn judge(&self, noise: Noise, sample: u64, budget: Option<u32>) -> [f64; 3] {
         let (launches, spent) = (Cell::new(0.0), Cell::new(0.0));
         let mut machine = Machine::new(noise, sample);

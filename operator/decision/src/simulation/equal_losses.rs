@@ -7,8 +7,8 @@ use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// The verdict on a phase whose losses are higher by the share `worse`, with a difference of this standard deviation by rounding
-/// in the later half of a launch. Launches with equal seeds and settings repeat exactly.
+/// The verdict on a phase whose losses are higher by the share `worse`, with a difference of this standard deviation by
+/// rounding in the later half of a launch. Launches with equal seeds and settings repeat exactly.
 fn verdict(noise: f64, worse: f64, sample: u64) -> &'static str {
     let mut random = Random::seeded(sample);
     let mut known: BTreeMap<u64, f64> = BTreeMap::new();

@@ -60,8 +60,8 @@ pub(super) fn power(rows: &mut Rows) {
     confirmed(rows);
 }
 
-/// What became of phase `index` of a ladder of phases with these effects: with several, the accepted ones are confirmed by
-/// pairs of their own.
+/// What became of phase `index` of a ladder of phases with these effects: with several, the accepted ones are confirmed
+/// by pairs of their own.
 fn verdict_in(noise: Noise, effects: &[f64], index: usize, sample: u64) -> &'static str {
     let state = ladder(noise, effects, sample).status.phases[index].state;
     if state == PhaseState::Accepted {
@@ -87,8 +87,9 @@ fn confirmed(rows: &mut Rows) {
         rows.add(tally.row(case.clone(), "accepted", holds));
         rows.add(tally.row(case, "rolled back", AtMost(5.0)));
     }
-    // What is accepted alone is confirmed by its own effect alone. Two slow launches of one arm look like what its settings do:
-    // of 5 % it costs 3 to 4 percent of the phases. More than 91 % remain, with the sign test: within a tenth of the clean case.
+    // What is accepted alone is confirmed by its own effect alone. Two slow launches of one arm look like what its
+    // settings do: of 5 % it costs 3 to 4 percent of the phases. More than 91 % remain, with the sign test: within a
+    // tenth of the clean case.
     for (effect, samples, holds) in [(1.05, 300, Shown), (1.1, 200, AtLeast(89.8))] {
         let tally = rows.tally(samples, |sample| verdict_in(FEW_SLOW, &[1.0, effect], 1, sample));
         let case = format!("the only one of two phases with an effect, true {effect}, minSpeedup 1.02; {few_slow}");

@@ -59,7 +59,8 @@ pub(super) fn rows(rows: &mut Rows) {
             rows.add(found.row(case, "rolled back", AtMost(5.0)));
         }
     }
-    // The level holds where a load meets the launches at a random phase. A load that began with them favours some orders.
+    // The level holds where a load meets the launches at a random phase. A load that began with them favours some
+    // orders.
     for (period, phase) in [(2.25, TAU / 12.0), (2.5, 17.0 * TAU / 24.0), (12.0, TAU / 12.0)] {
         let noise = Noise::Load { base: 0.005, amplitude: 0.03, period, phase: Some(phase) };
         let found = rows.tally(8_000, |sample| verdict(noise, 1.02, 1.02, sample).0);

@@ -1,11 +1,11 @@
 //! Disturbed launches: one that something else has slowed down is measured again, together with the other launch of its
 //! pair, instead of being averaged.
 //!
-//! Some disturbances are observed: by the pressure on CPUs and memory, by a GPU that lowers its clocks or is shared. Others are
-//! seen in the speed alone. Both rules are the same when the arms change places. What is observed is compared within an arm,
-//! because the settings of an arm may cause it themselves (workers of a loader wait for CPUs, too), and regardless of the speed.
-//! The speed is compared between all launches: it removes as many slow controls as slow candidates, so that the error of the
-//! test is kept.
+//! Some disturbances are observed: by the pressure on CPUs and memory, by a GPU that lowers its clocks or is shared.
+//! Others are seen in the speed alone. Both rules are the same when the arms change places. What is observed is
+//! compared within an arm, because the settings of an arm may cause it themselves (workers of a loader wait for CPUs,
+//! too), and regardless of the speed. The speed is compared between all launches: it removes as many slow controls as
+//! slow candidates, so that the error of the test is kept.
 
 use super::median;
 
@@ -19,8 +19,8 @@ const FEWEST: usize = 3;
 /// Maximum number of pairs that are repeated. With more, slow launches are what this machine does, and all pairs count.
 const MOST: usize = 2;
 
-/// What was observed in a launch: shares of its time with pressure on CPUs, pressure on memory, lowered clocks of the GPU, other
-/// processes on the GPU.
+/// What was observed in a launch: shares of its time with pressure on CPUs, pressure on memory, lowered clocks of the
+/// GPU, other processes on the GPU.
 pub(crate) type Strain = [Option<f64>; 4];
 /// A launch is disturbed if such a share is above the median of its arm by more than this.
 const STRAINED: [f64; 4] = [0.1, 0.05, 0.2, 0.2];
@@ -56,7 +56,8 @@ fn is_strained(pairs: &[impl Launches], index: usize) -> bool {
     })
 }
 
-/// The pairs without those whose speed is disturbed. A pair is the items per second of the control and of the candidate.
+/// The pairs without those whose speed is disturbed. A pair is the items per second of the control and of the
+/// candidate.
 ///
 /// A disturbed launch is far from all others, but for one of the other arm at most: what slows down a launch of each
 /// arm alike is not a property of either. Two launches of the same arm that are alike are not disturbed: slow launches
@@ -158,8 +159,8 @@ mod tests {
         );
     }
 
-    /// Share of 4,000 phases that are accepted at `minSpeedup` 1.02. A tenth of the launches have a neighbor that takes 4 % of the
-    /// speed, of which their pressure tells if it is `observed`.
+    /// Share of 4,000 phases that are accepted at `minSpeedup` 1.02. A tenth of the launches have a neighbor that takes
+    /// 4 % of the speed, of which their pressure tells if it is `observed`.
     fn accepted(speedup: f64, observed: bool) -> f64 {
         const SAMPLES: usize = 4_000;
         let (analysis, mut random) = (Analysis::default(), Random::seeded(7));

@@ -2,15 +2,16 @@
 //! alpha-spending function.
 //!
 //! The error is spent by the power family of Kim and DeMets (Biometrika 74, 1987): after the fraction `t` of all pairs,
-//! `alpha * t^3` is spent, so that later looks, which have more data, get more of it. Each look is tested at the error spent
-//! since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
+//! `alpha * t^3` is spent, so that later looks, which have more data, get more of it. Each look is tested at the error
+//! spent since the previous look: by the union bound, the total is at most `alpha` for any correlation of the looks.
 //!
-//! The last look has a second test: `n` pairs decide also where all of them are on one side of the threshold. A slow launch
-//! makes the standard deviation large, so that t does not decide although no pair contradicts. The error of this sign test is
-//! at most `2^-n`, whatever the distribution: it needs only that the pairs are independent, and that the median of their ratio
-//! does not reach the threshold. Only what it adds to t is spent: of normal samples with all pairs on one side, t misses few
-//! ([`MISSED`]), so that by the union bound the look keeps its share under the assumption on which the error of t rests, too.
-//! Where that does not hold, the sign test adds at most `2^-n` to whatever the error of t is, and the sum is simulated.
+//! The last look has a second test: `n` pairs decide also where all of them are on one side of the threshold. A slow
+//! launch makes the standard deviation large, so that t does not decide although no pair contradicts. The error of this
+//! sign test is at most `2^-n`, whatever the distribution: it needs only that the pairs are independent, and that the
+//! median of their ratio does not reach the threshold. Only what it adds to t is spent: of normal samples with all
+//! pairs on one side, t misses few ([`MISSED`]), so that by the union bound the look keeps its share under the
+//! assumption on which the error of t rests, too. Where that does not hold, the sign test adds at most `2^-n` to
+//! whatever the error of t is, and the sum is simulated.
 
 use super::disturbed::{Launches, undisturbed};
 use pawl_api::spec::{Analysis, OnInconclusive};
@@ -38,12 +39,13 @@ pub(crate) fn share(analysis: &Analysis, pairs: usize) -> f64 {
     alpha(analysis) * (spent(looks[next]) - next.checked_sub(1).map_or(0.0, |before| spent(looks[before])))
 }
 
-/// Largest part of the share of the last look that the error of the sign test may be. With fewer pairs it is larger, and so
-/// is what it adds to t: of the default three looks at 5 %, a quarter with seven pairs, and three quarters with six.
+/// Largest part of the share of the last look that the error of the sign test may be. With fewer pairs it is larger,
+/// and so is what it adds to t: of the default three looks at 5 %, a quarter with seven pairs, and three quarters with
+/// six.
 const SIGNS: f64 = 0.25;
 /// Bound of the share of the samples with all pairs on the same side of the threshold that t does not decide, where
-/// logarithms are normal with their mean at the threshold and the sign test is allowed by [`SIGNS`]: 0.032 with seven pairs,
-/// less with fewer. A mean on the wrong side makes both tests rarer.
+/// logarithms are normal with their mean at the threshold and the sign test is allowed by [`SIGNS`]: 0.032 with seven
+/// pairs, less with fewer. A mean on the wrong side makes both tests rarer.
 const MISSED: f64 = 0.05;
 
 /// Error rate of the sign test at the look after `pairs` pairs, or at the next look; `None` where t alone decides.
@@ -71,8 +73,8 @@ pub(crate) struct Interval {
     pub repeated: usize,
 }
 
-/// The mean of `values` and its one-sided t bounds at error rate `alpha` each. `None` without values, or with one that is
-/// not finite.
+/// The mean of `values` and its one-sided t bounds at error rate `alpha` each. `None` without values, or with one that
+/// is not finite.
 pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
     let count = values.len();
     if count == 0 || values.iter().any(|value| !value.is_finite()) {
@@ -88,8 +90,8 @@ pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
     Some(Interval { mean, bounds, count, repeated: 0 })
 }
 
-/// The mean of `logs` and its bounds at the look after `look` pairs. A bound is the value of the threshold at which the test
-/// changes its decision: at the last look that of t or the outermost value, whichever is closer to the mean.
+/// The mean of `logs` and its bounds at the look after `look` pairs. A bound is the value of the threshold at which the
+/// test changes its decision: at the last look that of t or the outermost value, whichever is closer to the mean.
 fn at_look(logs: &[f64], look: usize, analysis: &Analysis) -> Option<Interval> {
     let found = interval(logs, share_of_t(analysis, look))?;
     if signs(analysis, look).is_none() {
@@ -123,8 +125,8 @@ pub(crate) enum Sequential {
     Undecided(Interval),
 }
 
-/// Logarithms of the ratios of the first pairs of which `wanted` are undisturbed, and the number of disturbed ones among them; the
-/// number of pairs required when there are too few. Later pairs do not change the result.
+/// Logarithms of the ratios of the first pairs of which `wanted` are undisturbed, and the number of disturbed ones
+/// among them; the number of pairs required when there are too few. Later pairs do not change the result.
 fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<(Vec<f64>, usize), usize> {
     for end in wanted..=pairs.len() {
         let kept = undisturbed(&pairs[..end]);
@@ -158,16 +160,16 @@ fn as_ratio(interval: Interval) -> Interval {
     Interval { mean: interval.mean.exp(), bounds, ..interval }
 }
 
-/// Probability that the last look accepts below which more pairs are not worth it: of phases that do not help, most are given up at
-/// the first look, and of those that do, hardly one.
+/// Probability that the last look accepts below which more pairs are not worth it: of phases that do not help, most are
+/// given up at the first look, and of those that do, hardly one.
 const ACCEPTS: f64 = 0.1;
 /// Probability that the last look shows a phase to be too slow below which more pairs are not worth it.
 const REJECTS: f64 = 0.5;
 
-/// Whether the pairs that are left would hardly lead to a verdict, by the predictive probabilities that the bounds of the
-/// last look are on either side of `threshold`, given the mean and the spread so far. A stop for futility raises no error
-/// rate: it only replaces a possible verdict. Only t of the last look is predicted: a phase that its sign test alone would
-/// have decided may be given up.
+/// Whether the pairs that are left would hardly lead to a verdict, by the predictive probabilities that the bounds of
+/// the last look are on either side of `threshold`, given the mean and the spread so far. A stop for futility raises no
+/// error rate: it only replaces a possible verdict. Only t of the last look is predicted: a phase that its sign test
+/// alone would have decided may be given up.
 fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis) -> bool {
     let last = looks(analysis).last().copied().unwrap_or(1);
     let count = logs.len();
@@ -187,9 +189,9 @@ fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis
     })
 }
 
-/// Tests the `pairs`, in order, against `threshold`, a ratio, at each look. Disturbed
-/// pairs do not count. Pairs after the deciding look do not change the result, so that a verdict does not depend on the time of
-/// its computation. The intervals are ratios.
+/// Tests the `pairs`, in order, against `threshold`, a ratio, at each look. Disturbed pairs do not count. Pairs after
+/// the deciding look do not change the result, so that a verdict does not depend on the time of its computation. The
+/// intervals are ratios.
 pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Analysis) -> Sequential {
     let mut newest = None;
     for look in looks(analysis) {
@@ -283,7 +285,8 @@ mod tests {
         }
     }
 
-    /// The position of a sample by its bounds at the last look of the default analysis, and by those of t at the whole share.
+    /// The position of a sample by its bounds at the last look of the default analysis, and by those of t at the whole
+    /// share.
     fn positions(logs: &[f64]) -> [Ordering; 2] {
         let analysis = Analysis::default();
         let position = |found: Option<Interval>| match found.and_then(|found| found.bounds) {

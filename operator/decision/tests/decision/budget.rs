@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 /// Items of a measurement: 70 steps of 8.
 const WINDOW: f64 = 560.0;
 
-/// A training of `items` and phases of this order: `compile` is so many times as fast, `attention` 1.25 times, and `loader` does
-/// nothing. A launch takes the time of its items, and nothing else.
+/// A training of `items` and phases of this order: `compile` is so many times as fast, `attention` 1.25 times, and
+/// `loader` does nothing. A launch takes the time of its items, and nothing else.
 fn ladder(items: u64, analysis: Value, names: &[&str], compile: f64) -> World {
     let phase = |name: &&str| {
         let settings = match *name {
@@ -55,7 +55,8 @@ fn judging_never_loses_more_than_its_budget_and_changes_no_other_verdict() {
         use PhaseState::{Accepted, RolledBack};
         [RolledBack, Accepted, Accepted]
     });
-    // Whether time ends the windows of the first look is not known before it: it may take all of their steps, 6.8 % of the items.
+    // Whether time ends the windows of the first look is not known before it: it may take all of their steps, 6.8 % of
+    // the items.
     let first_look = 6.8;
     let mut known = Vec::new();
     for percent in 1..60 {
@@ -163,7 +164,8 @@ fn quality_launches_are_paid_for_too() {
         world.run();
         (world.phase("compile").reason.clone(), world.launches(LaunchKind::Quality, ""))
     };
-    // The pairs, and those of all phases together, are 6 % of the items; two seeds of the phase and of the baseline, 14 %.
+    // The pairs, and those of all phases together, are 6 % of the items; two seeds of the phase and of the baseline, 14
+    // %.
     assert_eq!(of_budget(15), ("BudgetSpent".to_owned(), 0));
     assert_eq!(of_budget(40), ("SpeedAboveThreshold".to_owned(), 4));
 }

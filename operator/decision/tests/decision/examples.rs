@@ -8,8 +8,8 @@ use pawl_contract::plan::LaunchKind;
 
 const ITEMS_PER_EPOCH: u64 = 13_000;
 
-/// A trainer whose every phase is faster. The validation loss of a launch with the seed of this place in `seeds` is above the
-/// baseline's by the value of `regressions` there, times the gate of 0.001.
+/// A trainer whose every phase is faster. The validation loss of a launch with the seed of this place in `seeds` is
+/// above the baseline's by the value of `regressions` there, times the gate of 0.001.
 fn trainer(seeds: Vec<u32>, regressions: [f64; 3]) -> Trainer {
     Box::new(move |plan, _| {
         let settings = serde_json::to_string(&plan.settings).unwrap();

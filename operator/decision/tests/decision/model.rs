@@ -1,6 +1,7 @@
-//! Model checking: a job of three phases (one holds, one walks a fallback and is rolled back, one needs the quality gate)
-//! under crashes of the shell between any two steps of the protocol, lost, preempted and vanished attempts, failed launches, and observations
-//! that are late, incomplete, repeated and out of order. Likewise a job with a search whose trials are paused and continued.
+//! Model checking: a job of three phases (one holds, one walks a fallback and is rolled back, one needs the quality
+//! gate) under crashes of the shell between any two steps of the protocol, lost, preempted and vanished attempts,
+//! failed launches, and observations that are late, incomplete, repeated and out of order. Likewise a job with a search
+//! whose trials are paused and continued.
 
 use crate::world::{done, ended, job, trial_of};
 use jiff::{SignedDuration, Timestamp};
@@ -117,7 +118,8 @@ pub enum View {
 pub enum Step {
     /// The shell decides; it dies after it wrote the status and carried out n actions.
     Decide(View, Option<u8>),
-    /// The next launch of an attempt runs, or the attempt ends. 0 is the newest attempt, 1 the newest of the others that are alive.
+    /// The next launch of an attempt runs, or the attempt ends. 0 is the newest attempt, 1 the newest of the others
+    /// that are alive.
     Work(usize),
     /// A stopped attempt lets go.
     LetGo(usize),
@@ -484,7 +486,8 @@ fn every_run_ends() {
     ends(&Shell::new(1));
 }
 
-/// A training that becomes slow, by its machine or by its newest phase: whatever goes wrong, it ends with the same verdicts.
+/// A training that becomes slow, by its machine or by its newest phase: whatever goes wrong, it ends with the same
+/// verdicts.
 #[test]
 fn every_slow_training_ends_the_same() {
     // So that the launches of the slow-down are as fast as before, a worker is part of the settings.

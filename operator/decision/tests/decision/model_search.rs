@@ -61,7 +61,8 @@ fn no_interleaving_of_a_fault_breaks_a_search() {
     assert!(checker.unique_state_count() > 500, "the model explores too little");
 }
 
-/// Two trials at a time, one of which does not fit into memory, with one fault: the trials are those of an undisturbed run.
+/// Two trials at a time, one of which does not fit into memory, with one fault: the trials are those of an undisturbed
+/// run.
 #[test]
 fn no_interleaving_of_a_fault_breaks_trials_that_run_at_the_same_time() {
     let checker = Shell::parallel(1, json!({})).checker().threads(2).spawn_bfs().join();

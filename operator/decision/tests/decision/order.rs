@@ -274,8 +274,8 @@ fn measured_and_predicted_memory_are_separate() {
     assert_eq!((baseline.peak_memory_bytes, baseline.predicted_memory_bytes), (Some(10 << 30), Some(9 << 30)));
 }
 
-/// Phase `b` diverges in training, which goes on with `a` alone. An edit lets `b` return: what the bundle has measured decides
-/// at once that both together are not faster, and the less certain one, `a`, is the one that trains.
+/// Phase `b` diverges in training, which goes on with `a` alone. An edit lets `b` return: what the bundle has measured
+/// decides at once that both together are not faster, and the less certain one, `a`, is the one that trains.
 #[test]
 fn a_training_ends_before_what_it_trains_with_is_found_not_to_be_confirmed() {
     for (together, state) in [(0.97, PhaseState::RolledBack), (1.0, PhaseState::Inconclusive)] {

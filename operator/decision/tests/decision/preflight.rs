@@ -142,7 +142,8 @@ fn invalid_specs_fail_before_any_launch() {
     }
 }
 
-/// The messages of the events that started the attempts of a preflight with 21 checks, of which the first fails `failures` times.
+/// The messages of the events that started the attempts of a preflight with 21 checks, of which the first fails
+/// `failures` times.
 fn attempts_of_many_checks(failures: usize) -> Vec<String> {
     let phase = |number| json!({"name": format!("workers-{number}"), "settings": {"loaderWorkers": 2 + number}});
     let phases: Vec<_> = (0..20).map(phase).collect();
@@ -162,12 +163,13 @@ fn attempts_of_many_checks(failures: usize) -> Vec<String> {
     events.map(|event| event.message.clone()).filter(|message| message.contains("Preflight")).collect()
 }
 
-/// Regression: with more checks than fit into one attempt, the attempt was stopped after each of them, because the next decision also requested
-/// a check that the attempt lacks.
+/// Regression: with more checks than fit into one attempt, the attempt was stopped after each of them, because the next
+/// decision also requested a check that the attempt lacks.
 #[test]
 fn more_checks_than_fit_into_one_attempt_take_two() {
     assert_eq!(attempts_of_many_checks(0), ["job-1: Preflight, 14 launches", "job-2: Preflight, 7 launches"]);
-    // The attempt runs to its end, so that the failure is counted; the failed check is repeated with those that did not fit.
+    // The attempt runs to its end, so that the failure is counted; the failed check is repeated with those that did not
+    // fit.
     assert_eq!(attempts_of_many_checks(1), ["job-1: Preflight, 14 launches", "job-2: Preflight, 8 launches"]);
 }
 

@@ -1,8 +1,8 @@
-//! Random histories of a training and its storage: edits, kills at any write, damaged checkpoints, an empty or another storage,
-//! clocks that jump, gangs that are taken for dead. The record in the status and the model must agree.
+//! Random histories of a training and its storage: edits, kills at any write, damaged checkpoints, an empty or another
+//! storage, clocks that jump, gangs that are taken for dead. The record in the status and the model must agree.
 //!
-//! Each history is a seed. A failure prints it, and what had happened; `PAWL_HISTORY=SEED` repeats one. `PAWL_HISTORIES=COUNT` tries
-//! others than the usual number.
+//! Each history is a seed. A failure prints it, and what had happened; `PAWL_HISTORY=SEED` repeats one.
+//! `PAWL_HISTORIES=COUNT` tries others than the usual number.
 
 use crate::storage::{Gang, Random, STEP, Storage, advance, diverge, edit, save};
 use crate::world::{World, done, ended, noise};

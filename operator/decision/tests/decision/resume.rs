@@ -103,7 +103,8 @@ fn a_storage_that_cannot_be_used_stops_the_job_before_a_device_is_held() {
     completes_after_a_repair(&mut world);
 }
 
-/// A claim that Pawl creates is not mounted by the preflight: the first launch that measures finds that it cannot be used.
+/// A claim that Pawl creates is not mounted by the preflight: the first launch that measures finds that it cannot be
+/// used.
 #[test]
 fn a_storage_that_the_first_measurement_cannot_use_stops_the_job_and_no_phase() {
     let mut world = World::new(spec(json!({"lifecycle": {"maxRestarts": 0}})), factors(FACTORS));
@@ -221,7 +222,8 @@ fn infrastructure_failures_resume_with_the_same_settings() {
     assert!(world.status.phases.iter().all(|phase| phase.state == PhaseState::Accepted));
 }
 
-/// Training that is interrupted 12 times, whose `maxRestarts` is 2. With `progress`, each attempt writes a checkpoint first.
+/// Training that is interrupted 12 times, whose `maxRestarts` is 2. With `progress`, each attempt writes a checkpoint
+/// first.
 fn interrupted(ending: &Ending, progress: bool) -> World {
     let mut world = interruptions(ending, progress);
     world.run();

@@ -97,7 +97,8 @@ fn training_uses_the_winner_of_the_trials() {
         "{}",
         search.message
     );
-    // 12 trials, three finalists with two further seeds each, and the best of them and the accepted settings with three fresh ones.
+    // 12 trials, three finalists with two further seeds each, and the best of them and the accepted settings with three
+    // fresh ones.
     assert_eq!(of_search(&world).len(), 12 + 3 * 2 + 2 * 3);
     let seeds = |kind: &str| {
         let plans = of_search(&world).into_iter().filter(|plan| plan.launch.contains(kind));

@@ -11,7 +11,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What is slow: factors of the speed of every setting, by its JSON; the empty text is in all of them, as the machine is.
+/// What is slow: factors of the speed of every setting, by its JSON; the empty text is in all of them, as the machine
+/// is.
 type Slow = Rc<RefCell<BTreeMap<&'static str, f64>>>;
 
 /// A training whose launches become slow by what the test sets.
@@ -111,7 +112,8 @@ fn a_slow_node_reverts_nothing() {
     assert_eq!(training.world.status.training.as_ref().unwrap().slow_machine, None);
 }
 
-/// A window counts at most as the tolerance for the alarm, but what is said and expected from then on is what was measured.
+/// A window counts at most as the tolerance for the alarm, but what is said and expected from then on is what was
+/// measured.
 #[test]
 fn a_machine_that_is_far_slower_is_expected_to_be_as_slow_as_it_is() {
     let mut training = Training::begin(five(), FIVE);
@@ -164,7 +166,8 @@ fn a_slow_down_that_only_the_training_sees_reverts_nothing_and_stops_it_ever_mor
     let mut training = Training::begin(spec(json!({"train": {"items": 100_000_000}})), FACTORS);
     let full = training.speed;
     training.speed = Box::new(|_| 100.0);
-    // The launches of the comparison are as fast as measured; on other devices each time, so that the promise is the same.
+    // The launches of the comparison are as fast as measured; on other devices each time, so that the promise is the
+    // same.
     for window in 0..1_000 {
         training.world.placement = format!("node-{window}");
         training.window();

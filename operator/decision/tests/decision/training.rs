@@ -61,7 +61,8 @@ fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {
     assert!(runs[1].settings.compile.is_some() && runs[1].settings.precision.is_none());
 }
 
-/// Nobody may have observed the checkpoints that a gang wrote since it resumed: it, and not the next one, deleted the damaged.
+/// Nobody may have observed the checkpoints that a gang wrote since it resumed: it, and not the next one, deleted the
+/// damaged.
 #[test]
 fn what_is_written_after_a_reverted_divergence_is_not_damaged() {
     let mut world = World::new(
@@ -176,8 +177,8 @@ fn evaluates(world: &mut World, losses: &[(u64, f64)]) {
     }
 }
 
-/// A training whose schedule is that of the baseline's quality launches: two looks in a row decide, after 1,600 and 6,400 of
-/// 25,600 items.
+/// A training whose schedule is that of the baseline's quality launches: two looks in a row decide, after 1,600 and
+/// 6,400 of 25,600 items.
 fn comparable(gates: Value) -> Value {
     spec(json!({
         "gates": gates,
@@ -218,8 +219,8 @@ fn two_comparable_evaluations_worse_than_the_baseline_revert_and_resume_from_the
     assert_eq!(resumed.resume_not_after_items, Some(1_600));
 }
 
-/// As in the smoke runs of vision-bdh and atft: the fused optimizer and a worker of the loader change no number, and were rolled
-/// back by one evaluation, later than the baseline's launches whose learning rate had decayed.
+/// As in the smoke runs of vision-bdh and atft: the fused optimizer and a worker of the loader change no number, and
+/// were rolled back by one evaluation, later than the baseline's launches whose learning rate had decayed.
 #[test]
 fn an_evaluation_that_is_not_comparable_reverts_nothing() {
     let vision = json!({"analysis": {"qualityItems": 4_096}, "train": {"items": 40_960, "evalEvery": 1_024}});

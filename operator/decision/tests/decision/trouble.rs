@@ -28,7 +28,8 @@ fn a_lost_attempt_is_made_again_without_its_finished_launches() {
     assert!(world.now.as_second() - lost_at.as_second() >= 10, "it was backed off");
 }
 
-/// The status went on to say that it waits before a retry, between launches of other phases and after the end of the job.
+/// The status went on to say that it waits before a retry, between launches of other phases and after the end of the
+/// job.
 #[test]
 fn a_failure_is_forgotten_once_its_trial_has_its_verdict() {
     let mut world = World::new(fuse(json!({"train": {"items": 1000}})), factors(FACTORS));
@@ -128,7 +129,8 @@ fn missing_data_is_never_a_verdict_and_the_budget_ends_it() {
     }
 }
 
-/// A trainer whose launches of `kind` end with `outcome` and a message with the name of their attempt, as paths in messages have it.
+/// A trainer whose launches of `kind` end with `outcome` and a message with the name of their attempt, as paths in
+/// messages have it.
 fn breaking(kind: LaunchKind, outcome: Outcome, message: &'static str) -> crate::world::Trainer {
     Box::new(move |plan, _| match plan.kind == kind {
         true => LaunchResult { message: format!("{message}, {}", plan.attempt), ..ended(plan, outcome) },

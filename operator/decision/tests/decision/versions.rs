@@ -1,8 +1,8 @@
 //! Files of each version: plans, and jobs with their statuses, which all later versions must read and decide on without
 //! stopping a gang or repeating a launch.
 //!
-//! For a new version: change the three paths below, run
-//! `PAWL_WRITE_VERSION=yes cargo test -p pawl-decision --test decision plans_and_hashes`, and keep the tests of the old ones.
+//! For a new version: change the three paths below, run `PAWL_WRITE_VERSION=yes cargo test -p pawl-decision --test
+//! decision plans_and_hashes`, and keep the tests of the old ones.
 
 #![expect(clippy::disallowed_methods, reason = "the files are fixtures of these tests")]
 
@@ -178,7 +178,8 @@ fn plans_and_hashes_are_those_of_earlier_versions() {
     }
 }
 
-/// Without the pairs of all accepted phases together, which later versions measure also if that is a single one without a gate.
+/// Without the pairs of all accepted phases together, which later versions measure also if that is a single one without
+/// a gate.
 fn unconfirmed(mut found: Value, expected: &Value) -> Value {
     let plans = found["plans"].as_array_mut().unwrap();
     let of_bundle = |plan: &Value| plan["plan"]["launches"][0]["launch"].as_str().unwrap().starts_with("bundle-");
@@ -194,8 +195,8 @@ fn unconfirmed(mut found: Value, expected: &Value) -> Value {
     found
 }
 
-/// Replaces the baseline's quality launches by the expected ones: later versions run them with the accepted settings that change no
-/// numerics, if there are none yet.
+/// Replaces the baseline's quality launches by the expected ones: later versions run them with the accepted settings
+/// that change no numerics, if there are none yet.
 fn with_reference(found: &mut Value, expected: &Value) {
     let mut replaced = false;
     let known = expected["plan"]["launches"].as_array().unwrap();

@@ -1,5 +1,6 @@
-//! A storage of checkpoints and the gangs that write there, as the built-in trainer and the Python package do: what really trained each
-//! model, next to what a job says of it. For histories of the decision core, and of the operator's shell.
+//! A storage of checkpoints and the gangs that write there, as the built-in trainer and the Python package do: what
+//! really trained each model, next to what a job says of it. For histories of the decision core, and of the operator's
+//! shell.
 
 use pawl_api::TrainingJobSpec;
 use pawl_api::status::{Stage, TrainingJobStatus, TrainingStatus};
@@ -17,8 +18,8 @@ pub const STEP: u64 = 8;
 /// Increment of splitmix64.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A sequence of random numbers: splitmix64. Its state begins with the output of its seed: a multiple of the increment would begin each
-/// sequence one number after the one before.
+/// A sequence of random numbers: splitmix64. Its state begins with the output of its seed: a multiple of the increment
+/// would begin each sequence one number after the one before.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -117,8 +118,8 @@ impl Storage {
         Some(checkpoint.reference().name)
     }
 
-    /// It is mounted again, after another one was. What the job has learnt meanwhile was about the other storage: it may have
-    /// forgotten that a training had diverged in this one, and what it has found good here.
+    /// It is mounted again, after another one was. What the job has learnt meanwhile was about the other storage: it
+    /// may have forgotten that a training had diverged in this one, and what it has found good here.
     pub fn returns(&mut self) {
         for all in self.checkpoints.values_mut() {
             all.retain(|checkpoint| !checkpoint.diverged);
@@ -206,7 +207,8 @@ impl Gang {
     }
 }
 
-/// The chain of a launch that resumes a model with the chain `before` at `items`, as the built-in trainer and the package write it.
+/// The chain of a launch that resumes a model with the chain `before` at `items`, as the built-in trainer and the
+/// package write it.
 fn continued(mut before: Vec<TrainedPart>, items: u64, plan: &LaunchPlan) -> Vec<TrainedPart> {
     if before.last().is_none_or(|last| last.launch != plan.launch) {
         let (attempt, launch) = (plan.attempt.clone(), plan.launch.clone());
@@ -260,8 +262,8 @@ pub fn save(storage: &mut Storage, gang: &mut Gang) -> bool {
     true
 }
 
-/// The training diverges: what it saves between its last healthy loss and the end is bad. It removes that before it ends, unless a
-/// later gang has claimed the storage: its report may never be read.
+/// The training diverges: what it saves between its last healthy loss and the end is bad. It removes that before it
+/// ends, unless a later gang has claimed the storage: its report may never be read.
 pub fn diverge(storage: &mut Storage, gang: &mut Gang, steps: u64) {
     gang.diverged = Some(gang.items);
     let healthy = gang.items;
@@ -300,7 +302,8 @@ fn resume(storage: &mut Storage, policy: &CheckpointPolicy) -> Result<Option<Che
         }
     }
     assert!(found.as_ref().is_none_or(|found| !found.diverged), "a checkpoint of a diverged training is resumed");
-    // What a gang saved that was lost before anything was seen of it may be lost for nothing: nobody knows that it is good.
+    // What a gang saved that was lost before anything was seen of it may be lost for nothing: nobody knows that it is
+    // good.
     let good = |checkpoint: &&Checkpoint| checkpoint.known && !checkpoint.diverged && !checkpoint.damaged;
     let lost = all.iter().filter(|checkpoint| checkpoint.items > limit).find(good);
     assert!(lost.is_none(), "limit {limit}: a good checkpoint is deleted: {:?}", lost.map(Checkpoint::reference));

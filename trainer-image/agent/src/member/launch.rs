@@ -207,7 +207,8 @@ impl Member<'_> {
         }
     }
 
-    /// Says early that nothing is found in the output of a script: if it stays so, the launch ends as a hang much later.
+    /// Says early that nothing is found in the output of a script: if it stays so, the launch ends as a hang much
+    /// later.
     fn warn(&self, running: &Running) {
         let early = running.watch.started.elapsed() < self.limits.unmatched_after;
         if early || running.kill_at.is_some() {
@@ -227,7 +228,8 @@ impl Member<'_> {
         }
     }
 
-    /// Stops the ranks. Remaining ones are killed later. They get one SIGTERM: a script may take a second one for an order to end at once.
+    /// Stops the ranks. Remaining ones are killed later. They get one SIGTERM: a script may take a second one for an
+    /// order to end at once.
     fn stop_ranks(&self, running: &mut Running, stop: Stop) {
         match stop {
             Stop::No => {}

@@ -2,7 +2,8 @@
 
 use pawl_contract::settings::{ActivationCheckpointing, Compile, OptimizerOffload, Precision, Settings, Sharding};
 
-/// The variables for the settings that are given. Settings that Accelerate has no variable for, and `sharding: Zero1`, have none.
+/// The variables for the settings that are given. Settings that Accelerate has no variable for, and `sharding: Zero1`,
+/// have none.
 pub(crate) fn accelerate(settings: &Settings, world_size: u32, on_cpu: bool) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     let mut set = |name, value: &str| all.push((name, value.to_owned()));

@@ -1,8 +1,9 @@
-//! The checkpoints of a script that does not implement the contract: which one a launch resumes, and which may be damaged.
+//! The checkpoints of a script that does not implement the contract: which one a launch resumes, and which may be
+//! damaged.
 //!
 //! The agent cannot read them. It notes how far the training was when each appeared, and the losses of that moment, in
-//! `.pawl/record.json` beside them. After a divergence or a rollback, those that are later than the last good position are moved to
-//! `.pawl/quarantine`, as is what a superseded gang wrote: never resumed, never counted, not deleted.
+//! `.pawl/record.json` beside them. After a divergence or a rollback, those that are later than the last good position
+//! are moved to `.pawl/quarantine`, as is what a superseded gang wrote: never resumed, never counted, not deleted.
 
 use super::followed::Followed;
 use super::is_aside;
@@ -22,7 +23,8 @@ use tokio::sync::oneshot;
 const EVERY: Duration = Duration::from_millis(500);
 /// Maximum time for the last look: a mount whose server is gone never answers.
 const LAST: Duration = Duration::from_secs(10);
-/// Directory of the record and of what is set aside; hidden, so that a script that looks for checkpoints by itself finds none there.
+/// Directory of the record and of what is set aside; hidden, so that a script that looks for checkpoints by itself
+/// finds none there.
 const FOLDER: &str = ".pawl";
 /// Maximum size of the record in bytes.
 const MAX_RECORD: u64 = 16 << 20;
@@ -34,7 +36,8 @@ const WITH_LOSSES: usize = 8;
 struct Record {
     #[serde(default)]
     checkpoints: BTreeMap<String, Standing>,
-    /// Names of those that were set aside because the training that wrote them had diverged, and not written anew since.
+    /// Names of those that were set aside because the training that wrote them had diverged, and not written anew
+    /// since.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     diverged: BTreeSet<String>,
     /// Names of those that are being set aside for that: the agent may be killed before it has moved them.
@@ -58,8 +61,8 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The checkpoints: the entries that are not hidden; where some have a number at the end of their name (before an extension),
-    /// such as `checkpoint-500`, only these. Oldest first.
+    /// The checkpoints: the entries that are not hidden; where some have a number at the end of their name (before an
+    /// extension), such as `checkpoint-500`, only these. Oldest first.
     fn entries(&self) -> Vec<Entry> {
         let all = std::fs::read_dir(&self.place).into_iter().flatten().filter_map(Result::ok);
         let mut all: Vec<Entry> = all
@@ -132,8 +135,8 @@ impl Checkpoints {
         newest.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
     }
 
-    /// Whether the checkpoint `known` is not missing but may be damaged: it is later than `limit` items, or was set aside because it was;
-    /// or one with a larger number, for which the script may have deleted it, is there or was.
+    /// Whether the checkpoint `known` is not missing but may be damaged: it is later than `limit` items, or was set
+    /// aside because it was; or one with a larger number, for which the script may have deleted it, is there or was.
     pub(super) fn is_bad(&self, known: &CheckpointRef, limit: Option<u64>) -> bool {
         let record = self.record();
         let mut bad: Vec<String> = self.suspects(limit, &record).into_iter().map(|entry| entry.name).collect();
@@ -151,8 +154,8 @@ impl Checkpoints {
         suspects
     }
 
-    /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine, and those that were noted when the
-    /// agent was killed. Returns their names.
+    /// Moves every checkpoint of more than `limit` items, or of an unknown number, into the quarantine, and those that
+    /// were noted when the agent was killed. Returns their names.
     fn set_aside(&self, limit: Option<u64>) -> io::Result<Vec<String>> {
         let mut record = self.record();
         let suspects = self.suspects(limit, &record);
@@ -300,8 +303,9 @@ impl Looks {
         }
     }
 
-    /// Where the training was when a checkpoint appeared since the last look. Its number is one of steps unless the training was
-    /// further before; without one, it may have been written just after the newest reading, of which nothing good is known yet.
+    /// Where the training was when a checkpoint appeared since the last look. Its number is one of steps unless the
+    /// training was further before; without one, it may have been written just after the newest reading, of which
+    /// nothing good is known yet.
     fn position(&self, number: Option<u64>, standing: &Standing) -> Standing {
         let at = |step, items| Standing { step, items, ..standing.clone() };
         match number.filter(|number| *number >= self.step) {
@@ -319,7 +323,8 @@ impl Looks {
     }
 }
 
-/// Whether a directory has a file of each name that another one has. Names with digits do not count: there are as many as ranks.
+/// Whether a directory has a file of each name that another one has. Names with digits do not count: there are as many
+/// as ranks.
 fn has_files_of(directory: &Path, other: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(other) else { return true };
     let names = entries.filter_map(Result::ok).map(|entry| entry.file_name());

@@ -1,13 +1,14 @@
 //! The steps of a script, as its output counts them: anew in each epoch, or among those of other progress bars.
 //!
-//! A step that is smaller than the one before begins a new count: the next epoch, or something that is no training, such as a
-//! download, a tokenizer or an evaluation that draws a bar. A count is training
+//! A step that is smaller than the one before begins a new count: the next epoch, or something that is no training,
+//! such as a download, a tokenizer or an evaluation that draws a bar. A count is training
 //! - once a loss was read in it, where the pattern has the group `loss`;
 //! - where it has none, if it is the first one, or as long as the one before;
 //! - if its lines name a later epoch.
 //!
-//! Until then its readings are kept. They are dropped when another count begins, or when the one before is continued. The first count
-//! of a launch that is not measured counts at once, so that its progress is seen, and is withdrawn if another one begins.
+//! Until then its readings are kept. They are dropped when another count begins, or when the one before is continued.
+//! The first count of a launch that is not measured counts at once, so that its progress is seen, and is withdrawn if
+//! another one begins.
 
 use std::time::Instant;
 
@@ -87,7 +88,8 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// `has_losses`: whether lines of training may report a loss. `is_trusting`: whether the first count counts before one was read.
+    /// `has_losses`: whether lines of training may report a loss. `is_trusting`: whether the first count counts before
+    /// one was read.
     pub(super) fn new(has_losses: bool, is_trusting: bool) -> Self {
         Self { has_losses, is_trusting, ..Self::default() }
     }
@@ -114,8 +116,8 @@ impl Count {
         self.has_losses
     }
 
-    /// The position of a line that reports steps or items of its own, such as one of validation: since the beginning of the epoch or
-    /// of the training, whatever is nearer to `newest`.
+    /// The position of a line that reports steps or items of its own, such as one of validation: since the beginning of
+    /// the epoch or of the training, whatever is nearer to `newest`.
     pub(super) fn absolute(&self, (step, items): (u64, u64), newest: u64) -> (u64, u64) {
         let later = (step.saturating_add(self.base.0), items.saturating_add(self.base.1));
         if later.0.abs_diff(newest) < step.abs_diff(newest) { later } else { (step, items) }
@@ -236,7 +238,8 @@ impl Count {
 mod tests {
     use super::*;
 
-    /// Steps since the beginning after each line: its step, its epoch, whether it has a loss. `None`: it is not (yet) training.
+    /// Steps since the beginning after each line: its step, its epoch, whether it has a loss. `None`: it is not (yet)
+    /// training.
     fn counted(count: &mut Count, lines: &[(u64, Option<u64>, bool)]) -> Vec<Option<u64>> {
         let at = Instant::now();
         let mut added = |&(step, epoch, has_loss): &(u64, Option<u64>, bool)| {

@@ -1,11 +1,12 @@
 //! Fencing of scripts that write their own checkpoints: of all gangs of a job that ever trained, only the newest may.
 //!
-//! A node that is cut off from the cluster is taken for dead, and a new gang starts, while the old one may still run. A script
-//! knows nothing of it, so the agent of rank 0 does what the built-in trainer does itself (`epoch.rs` of the crate `launch`): it
-//! claims an epoch in the storage before it looks for a checkpoint, by creating a file that must not exist yet, and ends the
-//! ranks when it finds a later epoch. The files are in a hidden directory: scripts look for checkpoints beside it. What the
-//! script wrote after that epoch was claimed is moved to the quarantine, so that no later attempt resumes from it; what it had
-//! written before is left where it is, because the later gang may resume it. Both are decided by the storage's own clock.
+//! A node that is cut off from the cluster is taken for dead, and a new gang starts, while the old one may still run. A
+//! script knows nothing of it, so the agent of rank 0 does what the built-in trainer does itself (`epoch.rs` of the
+//! crate `launch`): it claims an epoch in the storage before it looks for a checkpoint, by creating a file that must
+//! not exist yet, and ends the ranks when it finds a later epoch. The files are in a hidden directory: scripts look for
+//! checkpoints beside it. What the script wrote after that epoch was claimed is moved to the quarantine, so that no
+//! later attempt resumes from it; what it had written before is left where it is, because the later gang may resume it.
+//! Both are decided by the storage's own clock.
 
 use super::checkpoints::{quarantine, trailing_number};
 use super::followed::Followed;
@@ -75,8 +76,8 @@ struct Superseded {
 }
 
 impl Fence {
-    /// Ends `followed`, the script of rank 0, when a later gang than that of `epoch` claims the storage. The script has its
-    /// checkpoints in `place`.
+    /// Ends `followed`, the script of rank 0, when a later gang than that of `epoch` claims the storage. The script has
+    /// its checkpoints in `place`.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -98,9 +99,9 @@ impl Fence {
         Ok(Self { storage, epoch, place, followed: followed.clone(), superseded, _end: end })
     }
 
-    /// After the ranks have ended: sets aside what they wrote after a later gang had claimed the storage. That gang writes
-    /// too: an entry is theirs if it appeared since then, is of a step that they made since then, and is no older than the claim.
-    /// `false` when there was none.
+    /// After the ranks have ended: sets aside what they wrote after a later gang had claimed the storage. That gang
+    /// writes too: an entry is theirs if it appeared since then, is of a step that they made since then, and is no
+    /// older than the claim. `false` when there was none.
     pub(crate) fn set_aside(&self) -> bool {
         let Some(Superseded { claimed, before, step }) = self.superseded.get() else { return false };
         let last = self.followed.progress().map_or(*step, |progress| progress.step) + 1;

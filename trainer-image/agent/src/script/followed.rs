@@ -110,7 +110,8 @@ impl Followed {
         meter.verdict.clone()
     }
 
-    /// Whether the rank is measured and has done what the launch was for, so that the rest of its script does not matter.
+    /// Whether the rank is measured and has done what the launch was for, so that the rest of its script does not
+    /// matter.
     pub(crate) fn has_all(&self) -> bool {
         self.0.lock().meter.as_ref().is_some_and(Meter::has_all)
     }

@@ -1,4 +1,5 @@
-//! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its launch.
+//! Measures a script by what it reports: steps, losses and validation metrics become the progress and the report of its
+//! launch.
 
 mod evidence;
 
@@ -144,7 +145,8 @@ pub(crate) struct Meter {
     validation: Option<Validation>,
     /// Whether the newest validation came without its step, after the newest reading of training.
     validated_since: bool,
-    /// Number of readings of training after which a validation came, so that the time to the next one is not that of steps.
+    /// Number of readings of training after which a validation came, so that the time to the next one is not that of
+    /// steps.
     validations_between: u64,
     /// Set once.
     pub(super) verdict: Option<Verdict>,
@@ -219,7 +221,8 @@ impl Meter {
         }
     }
 
-    /// Whether the launch resumes the checkpoint of its last step, as when the report of the gang that wrote it was lost.
+    /// Whether the launch resumes the checkpoint of its last step, as when the report of the gang that wrote it was
+    /// lost.
     pub(super) fn has_nothing_left(&self) -> bool {
         let of_epochs = || Some(self.count.length()?.saturating_mul(self.budget.epochs?.into()));
         let end = self.steps().or_else(of_epochs);
@@ -240,8 +243,8 @@ impl Meter {
         Standing { step, items, losses, trained, quarantined: Vec::new(), epoch_steps }
     }
 
-    /// The last position that is known to be good: that of the last healthy loss; without one, the checkpoint that was resumed may be
-    /// what is damaged.
+    /// The last position that is known to be good: that of the last healthy loss; without one, the checkpoint that was
+    /// resumed may be what is damaged.
     fn last_good(&self) -> (u64, u64) {
         let before = |(step, items): (u64, u64)| (step.saturating_sub(1), items.saturating_sub(1));
         self.healthy.or(self.resumed.map(before)).unwrap_or_default()
@@ -322,8 +325,8 @@ impl Meter {
         }
     }
 
-    /// Notes that the script reports losses at times, not at steps: those of two launches are of different steps, so that only the
-    /// mean of all steps compares them.
+    /// Notes that the script reports losses at times, not at steps: those of two launches are of different steps, so
+    /// that only the mean of all steps compares them.
     pub(super) fn sample(&mut self) {
         self.sampled = true;
     }
@@ -376,8 +379,8 @@ impl Meter {
         !self.is_warm
     }
 
-    /// The limit of a measurement by time: of one whose losses are at the same steps in each launch, so that fewer of them can be
-    /// compared.
+    /// The limit of a measurement by time: of one whose losses are at the same steps in each launch, so that fewer of
+    /// them can be compared.
     fn window_limit(&self) -> Option<WindowLimit> {
         let comparable = !self.sampled && self.regular.is_some();
         self.limit.filter(|_| comparable)
@@ -481,8 +484,8 @@ impl Meter {
         self.measured.rate()
     }
 
-    /// Counts the steps after the last reading of a script that was done. A validation that followed that reading is from the end,
-    /// unless the script has reported its step.
+    /// Counts the steps after the last reading of a script that was done. A validation that followed that reading is
+    /// from the end, unless the script has reported its step.
     pub(super) fn finish(&mut self) {
         if self.kind != LaunchKind::Measure
             && let Some(items) = self.budget.items.filter(|items| *items > self.items)

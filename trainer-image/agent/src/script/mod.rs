@@ -64,7 +64,8 @@ pub(crate) struct Script {
     of_ranks: Vec<&'static str>,
     /// Whether this attempt only checks settings for a gang of other pods, which may have other variables.
     checks_for_others: bool,
-    /// Whether placeholders of variables of this process are kept: their values may be secret, and it is not the script that reads them.
+    /// Whether placeholders of variables of this process are kept: their values may be secret, and it is not the script
+    /// that reads them.
     conceals: bool,
 }
 
@@ -107,7 +108,8 @@ impl Script {
         render(&self.command, &self.plan.env, &values)
     }
 
-    /// As [`Self::rendered`], before any rank has started: variables that the agent sets for each rank are not replaced.
+    /// As [`Self::rendered`], before any rank has started: variables that the agent sets for each rank are not
+    /// replaced.
     ///
     /// # Errors
     /// [`RenderError`], also for a variable that will not be set.
@@ -131,8 +133,8 @@ impl Script {
         })
     }
 
-    /// Variables that a script has unless the user sets them: those of Accelerate, and unbuffered output. None for a script that
-    /// implements the contract.
+    /// Variables that a script has unless the user sets them: those of Accelerate, and unbuffered output. None for a
+    /// script that implements the contract.
     pub(crate) fn defaults(&self, launch: &LaunchPlan, on_cpu: bool) -> Vec<(&'static str, String)> {
         if self.monitor().is_none() {
             return Vec::new();
@@ -159,8 +161,8 @@ impl Script {
         }
     }
 
-    /// The report of a launch that is not started: its placeholders have no values, its script would ignore a setting, or it is
-    /// the preflight of a script that does not know preflights.
+    /// The report of a launch that is not started: its placeholders have no values, its script would ignore a setting,
+    /// or it is the preflight of a script that does not know preflights.
     pub(crate) fn before_start(&self, launch: &LaunchPlan) -> Option<Report> {
         let ended = |outcome, message| Some(Report { message, ..Report::bare(launch, 0, outcome) });
         let rendered = match self.rendered_before_start(launch) {
@@ -210,15 +212,16 @@ impl Script {
         if policy.resume { own() } else { None }.or_else(other)
     }
 
-    /// Decides, once for all ranks, which checkpoint a launch resumes. What may be damaged is set aside before; a script that
-    /// implements the contract does so itself.
+    /// Decides, once for all ranks, which checkpoint a launch resumes. What may be damaged is set aside before; a
+    /// script that implements the contract does so itself.
     ///
     /// # Errors
     /// The report of a launch that is not started: a checkpoint is expected, and there is none.
     pub(crate) fn resume(&self, launch: &LaunchPlan) -> Result<Resume, Box<Report>> {
         let ended = |outcome, message| Box::new(Report { message, ..Report::bare(launch, 0, outcome) });
         let policy = launch.checkpoint.as_ref().filter(|policy| policy.resume && self.monitor().is_some());
-        // Before a checkpoint is chosen: a gang that was taken for dead may still write. What it writes from now on does not count.
+        // Before a checkpoint is chosen: a gang that was taken for dead may still write. What it writes from now on
+        // does not count.
         let before = self.checkpoints(launch).map(|own| fence::entries(&own.place)).unwrap_or_default();
         let epoch = self.claim(launch).map_err(|(outcome, message)| ended(outcome, message))?;
         let counts = |name: &str| epoch.is_none() || before.contains(OsStr::new(name));
@@ -247,14 +250,15 @@ impl Script {
         Ok(Resume { checkpoint, warning, epoch })
     }
 
-    /// After the ranks of a training that has diverged after `items` have ended: sets aside what was written since then, which may be
-    /// damaged. The report of the divergence may be lost. Returns what the user is told.
+    /// After the ranks of a training that has diverged after `items` have ended: sets aside what was written since
+    /// then, which may be damaged. The report of the divergence may be lost. Returns what the user is told.
     pub(crate) fn diverged(&self, launch: &LaunchPlan, items: u64) -> Option<String> {
         launch.checkpoint.as_ref().filter(|_| launch.kind == LaunchKind::Train)?;
         self.checkpoints(launch)?.set_damaged_aside(Some(items)).unwrap_or_else(Some)
     }
 
-    /// Supersedes all earlier gangs of the job, if `launch` is a training whose script writes checkpoints that the agent follows.
+    /// Supersedes all earlier gangs of the job, if `launch` is a training whose script writes checkpoints that the
+    /// agent follows.
     fn claim(&self, launch: &LaunchPlan) -> Result<Option<Epoch>, (Outcome, String)> {
         let trains = launch.kind == LaunchKind::Train && launch.checkpoint.is_some() && self.monitor().is_some();
         let storage = trains.then(|| directory(&self.checkpoints)).flatten();
@@ -287,7 +291,8 @@ impl Script {
         own.map(|own| Sightings::start(own, followed.clone(), &standing)).transpose()
     }
 
-    /// Proves in a preflight that a followed script can write the checkpoints of its training; the report of the launch's end if not.
+    /// Proves in a preflight that a followed script can write the checkpoints of its training; the report of the
+    /// launch's end if not.
     pub(crate) async fn prove_storage(&self, launch: &LaunchPlan) -> Option<Report> {
         let checks = launch.kind == LaunchKind::Preflight && self.monitor().is_some();
         launch.checkpoint.as_ref().filter(|_| checks)?;
@@ -331,7 +336,8 @@ impl Script {
         Fence::watch(&storage, &place, epoch, (&launch.attempt, followed)).map(Some)
     }
 
-    /// Creates the directory for checkpoints of a launch, if it is one, and checks that this node has the one to resume.
+    /// Creates the directory for checkpoints of a launch, if it is one, and checks that this node has the one to
+    /// resume.
     pub(crate) fn prepare(&self, launch: &LaunchPlan, resume: &Resume) -> std::io::Result<()> {
         if let Some(own) = self.checkpoints(launch) {
             std::fs::create_dir_all(own.place)?;

@@ -3,8 +3,8 @@
 use super::traceback::without_rank;
 use pawl_contract::exit::Outcome;
 
-/// Beginnings of lines, and what they mean for a process that ends with an error. The exceptions of libraries come with their
-/// module.
+/// Beginnings of lines, and what they mean for a process that ends with an error. The exceptions of libraries come with
+/// their module.
 const BEGINNINGS: [(&str, Outcome); 12] = [
     ("torch.OutOfMemoryError", Outcome::OutOfMemory),
     ("torch.cuda.OutOfMemoryError", Outcome::OutOfMemory),
@@ -52,8 +52,8 @@ pub(super) fn outcome(line: &str) -> Option<Outcome> {
     begins.or_else(contains).map(|(_, outcome)| *outcome)
 }
 
-/// Whether `line` says that memory ran out, in an exception or in the script's own words: a script that goes on after it has left out
-/// a batch, or has made it smaller.
+/// Whether `line` says that memory ran out, in an exception or in the script's own words: a script that goes on after
+/// it has left out a batch, or has made it smaller.
 pub(super) fn lacks_memory(line: &str) -> bool {
     if matches!(outcome(line), Some(Outcome::OutOfMemory | Outcome::HostOutOfMemory)) {
         return true;

@@ -1,5 +1,5 @@
-//! The exception by which a Python program ended, among what its output has after it: reports of a launcher, of leaked resources,
-//! and of exceptions that its exit ignored.
+//! The exception by which a Python program ended, among what its output has after it: reports of a launcher, of leaked
+//! resources, and of exceptions that its exit ignored.
 
 use pawl_contract::report::truncated;
 

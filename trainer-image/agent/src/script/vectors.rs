@@ -1,5 +1,6 @@
-//! Which checkpoint is resumed, which are set aside, and when it is an error: the vectors that the built-in trainer and the Python
-//! package read too, as far as they concern scripts, whose checkpoints have no hashes and do not name what trained them.
+//! Which checkpoint is resumed, which are set aside, and when it is an error: the vectors that the built-in trainer and
+//! the Python package read too, as far as they concern scripts, whose checkpoints have no hashes and do not name what
+//! trained them.
 
 use super::tests::training;
 use super::*;

@@ -29,8 +29,8 @@ impl Span {
     }
 }
 
-/// The newest steps after the warm-up, as many as the window of a measurement has: where that is not steady, a later one replaces
-/// it. Of other launches, all steps.
+/// The newest steps after the warm-up, as many as the window of a measurement has: where that is not steady, a later
+/// one replaces it. Of other launches, all steps.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     steps: Option<u64>,

@@ -97,7 +97,8 @@ impl Command {
         self.notes.push(format!("{} is left out: {why}", phase.name()));
     }
 
-    /// The baseline is the script as it is: a placeholder of a setting that the manifest does not name would say 0 or 1.
+    /// The baseline is the script as it is: a placeholder of a setting that the manifest does not name would say 0 or
+    /// 1.
     fn keep_defaults(&mut self, options: &Options) {
         if let Some(workers) = options.number(&WORKERS) {
             self.settings.push((Phase::LoaderWorkers.setting(), workers));

@@ -33,8 +33,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options that a script declares one by one. The script is read by the Python of this machine, not run; without Python
-    /// nothing is known.
+    /// The options that a script declares one by one. The script is read by the Python of this machine, not run;
+    /// without Python nothing is known.
     pub fn of(script: &Path) -> Self {
         Self::with(script, &[])
     }
@@ -57,8 +57,8 @@ impl Options {
         options
     }
 
-    /// As [`Self::of`], of a script that is started with these arguments, in this environment: it has the options that it declares, and
-    /// those that are given.
+    /// As [`Self::of`], of a script that is started with these arguments, in this environment: it has the options that
+    /// it declares, and those that are given.
     pub fn given(script: &Path, arguments: &[String]) -> Self {
         let mut options = Self::with(script, arguments);
         (options.complete, options.exact) = (true, true);
@@ -171,8 +171,8 @@ impl Options {
         serde_json::from_slice(&python.wait_with_output().ok()?.stdout).ok()
     }
 
-    /// The first of these options that the script has, in its own spelling: `--batch_size`, `--batchSize`, the key `data.batch_size` and
-    /// the variable `BATCH_SIZE` are `--batch-size`.
+    /// The first of these options that the script has, in its own spelling: `--batch_size`, `--batchSize`, the key
+    /// `data.batch_size` and the variable `BATCH_SIZE` are `--batch-size`.
     fn find(&self, names: &[&str]) -> Option<(&str, &Declared)> {
         names.iter().find_map(|wanted| {
             self.declared.iter().find_map(|option| {
@@ -193,8 +193,8 @@ impl Options {
         u32::try_from(option.default.as_u64()?).ok().filter(|&number| number > 0)
     }
 
-    /// The word of a command that passes a value to the script; the usual one where other options may exist. `None`: the script has
-    /// no such option, or one that cannot be used so.
+    /// The word of a command that passes a value to the script; the usual one where other options may exist. `None`:
+    /// the script has no such option, or one that cannot be used so.
     pub fn word(&self, argument: &Argument) -> Option<Passed> {
         let Some((name, option)) = self.find(argument.names) else {
             return (!self.complete).then(|| argument.word(argument.usual, Style::Option));
@@ -233,7 +233,8 @@ const PROVIDED: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SI
 /// Sections of a configuration in which an option is not that of the training.
 const OTHER_SECTIONS: [&str; 8] = ["val", "valid", "validation", "eval", "evaluation", "test", "predict", "inference"];
 
-/// An option, a key or a variable as the usual option would be called; `None`: it is of something other than the training.
+/// An option, a key or a variable as the usual option would be called; `None`: it is of something other than the
+/// training.
 fn usual(name: &str) -> Option<String> {
     let mut sections: Vec<&str> = name.trim_start_matches('-').split('.').collect();
     let last = sections.pop()?;

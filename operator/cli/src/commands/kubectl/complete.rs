@@ -20,8 +20,8 @@ const NO_FILES: u8 = 4;
 /// Cobra's completion directive Default, which completes files.
 const FILES: u8 = 0;
 
-/// Answers kubectl, which runs `kubectl_complete-pawl WORD... WORD-TO-COMPLETE`: one candidate per line, with its description
-/// after a tab, then the completion directive.
+/// Answers kubectl, which runs `kubectl_complete-pawl WORD... WORD-TO-COMPLETE`: one candidate per line, with its
+/// description after a tab, then the completion directive.
 pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
     let mut words: Vec<OsString> = std::iter::once("kubectl-pawl".into()).chain(words).collect();
     if words.len() == 1 {
@@ -50,8 +50,8 @@ pub fn answer(words: impl Iterator<Item = OsString>) -> ExitCode {
     print(&format!("{text}:{directive}\n"))
 }
 
-/// `command` and its subcommands with the completers of their arguments, which are attached here so that the definition of the
-/// command line does not depend on the client of the cluster.
+/// `command` and its subcommands with the completers of their arguments, which are attached here so that the definition
+/// of the command line does not depend on the client of the cluster.
 fn completed(command: Command) -> Command {
     let command = command.mut_args(|argument| match argument.get_id().as_str() {
         "namespace" | "operator_namespace" => argument.add(ArgValueCompleter::new(namespaces)),

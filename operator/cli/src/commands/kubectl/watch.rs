@@ -126,7 +126,8 @@ impl View {
         self.drawn = lines.len();
     }
 
-    /// Prints `text` unless it equals the last output. YAML documents are separated by `---`; JSON documents need no separator.
+    /// Prints `text` unless it equals the last output. YAML documents are separated by `---`; JSON documents need no
+    /// separator.
     fn print_change(&mut self, text: &str) {
         if self.printed == text {
             return;

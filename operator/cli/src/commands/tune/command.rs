@@ -235,8 +235,8 @@ impl Piece {
     }
 }
 
-/// The user's command with the settings that were accepted, and the variables that it needs then: what differs from the baseline
-/// is as in a launch, everything else as the user wrote it.
+/// The user's command with the settings that were accepted, and the variables that it needs then: what differs from the
+/// baseline is as in a launch, everything else as the user wrote it.
 ///
 /// # Errors
 /// [`RenderError`]: a placeholder of the manifest has no value.

@@ -1,7 +1,7 @@
 //! What a script prints: lines become the patterns that find its steps and losses.
 //!
-//! A pattern is made of the words that stand before the numbers, so that it matches the lines that were seen and not those of
-//! another progress bar. It is proposed only if it reads its own lines as they were read, and no other.
+//! A pattern is made of the words that stand before the numbers, so that it matches the lines that were seen and not
+//! those of another progress bar. It is proposed only if it reads its own lines as they were read, and no other.
 
 mod forms;
 
@@ -148,7 +148,8 @@ fn counts_items(group: &[Candidate<'_>], batch: u64) -> bool {
     batch > 1 && group.iter().all(whole)
 }
 
-/// The number of steps or items at each validation, if the patterns read the lines of the group, and no others, as training.
+/// The number of steps or items at each validation, if the patterns read the lines of the group, and no others, as
+/// training.
 fn accepted(lines: &[Line], group: &[Candidate<'_>], monitor: &Monitor, items: bool) -> Option<Vec<u64>> {
     let patterns = Patterns::new(monitor).ok()?;
     let mut own = group.iter().peekable();

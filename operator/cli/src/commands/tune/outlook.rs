@@ -56,8 +56,8 @@ impl Outlook {
         }
     }
 
-    /// Of a phase that acts on `share` of the time, which may be as much as `most`, and leaves `left(part)` of the time when `part`
-    /// is what it acts on.
+    /// Of a phase that acts on `share` of the time, which may be as much as `most`, and leaves `left(part)` of the time
+    /// when `part` is what it acts on.
     fn bounded(subject: &str, share: f64, most: f64, left: impl Fn(f64) -> f64) -> Self {
         let speedup = |part: f64| 1.0 / left(part).max(1e-3);
         let (expected, bound) = (speedup(share), speedup(most));

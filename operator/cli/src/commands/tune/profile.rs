@@ -1,4 +1,5 @@
-//! What a script did while it was observed: its time by what its main thread does, the cores it used, and how busy the GPU was.
+//! What a script did while it was observed: its time by what its main thread does, the cores it used, and how busy the
+//! GPU was.
 
 use pawl_agent::Usage;
 use serde::Deserialize;
@@ -240,8 +241,8 @@ impl Hook {
     }
 }
 
-/// What was seen between two times, in seconds since `began`. `profile`: the lines of the hook; `gpu`: the time in which it was busy, over
-/// the seconds since 1970.
+/// What was seen between two times, in seconds since `began`. `profile`: the lines of the hook; `gpu`: the time in
+/// which it was busy, over the seconds since 1970.
 pub fn evidence(
     profile: &str,
     began: SystemTime,

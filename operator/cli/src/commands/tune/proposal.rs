@@ -20,7 +20,8 @@ const MANY: u64 = 1_000_000;
 const LINES: u64 = 5;
 /// Steps in a measured window, at least.
 const STEPS: u64 = 20;
-/// Seconds of a measured window, as a part of the budget, and their bounds: a phase that is faster has the same steps in less time.
+/// Seconds of a measured window, as a part of the budget, and their bounds: a phase that is faster has the same steps
+/// in less time.
 const WINDOW: (f64, f64, f64) = (1.0 / 300.0, 2.0, 10.0);
 /// Seconds of a training that is judged by its validation loss, as a part of the budget.
 const QUALITY: f64 = 1.0 / 40.0;
@@ -238,8 +239,9 @@ fn window(script: &Script<'_>) -> (u64, u64) {
     if script.has_ended && !has_steps && !has_epochs { (warmup, window.min(own)) } else { (warmup, window) }
 }
 
-/// Steps that a launch which measures speed is given: as many as it takes at most. It is ended after its last one, and a script that
-/// ends by itself could not be measured for longer where its speed still changes. `None`: the steps that it needs at least.
+/// Steps that a launch which measures speed is given: as many as it takes at most. It is ended after its last one, and
+/// a script that ends by itself could not be measured for longer where its speed still changes. `None`: the steps that
+/// it needs at least.
 pub fn steps_given(script: &Script<'_>) -> Option<u64> {
     let restarts = script.findings.pace.restarts;
     // That more steps come than it was given shows that it counts micro-steps.

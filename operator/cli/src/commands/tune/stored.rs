@@ -1,5 +1,5 @@
-//! What an earlier `pawl tune` of the same script has found, so that it is continued: another observation would give other
-//! numbers of steps, and the evidence would be about other launches.
+//! What an earlier `pawl tune` of the same script has found, so that it is continued: another observation would give
+//! other numbers of steps, and the evidence would be about other launches.
 
 use super::command::{Part, Tuned};
 use pawl_local::state::{StateDir, StateError, write_atomic};

@@ -1,6 +1,7 @@
 use super::*;
 
-/// What a person or the administrator changes of a gang's pods is seen in its hash, and nothing that the plan or the status has.
+/// What a person or the administrator changes of a gang's pods is seen in its hash, and nothing that the plan or the
+/// status has.
 #[test]
 fn a_template_hash_changes_with_what_people_say_about_the_pods() {
     let hash = |trains: bool, change: fn(&mut Value)| {

@@ -1,9 +1,9 @@
 //! Verifies the declaration `numerics: Equivalent` by the training losses of pairs of launches with the same seed.
 //!
-//! Another order of rounding changes a loss by about the unit roundoff in the first steps. Training then amplifies the difference
-//! until it is noise about the same curve, whose size is known only from pairs with other seeds. So there are three answers: the
-//! losses of every pair agree up to rounding, or their mean difference is shown to be small; the candidate is shown to be worse by
-//! more than rounding; or neither, and then the quality gates decide.
+//! Another order of rounding changes a loss by about the unit roundoff in the first steps. Training then amplifies the
+//! difference until it is noise about the same curve, whose size is known only from pairs with other seeds. So there
+//! are three answers: the losses of every pair agree up to rounding, or their mean difference is shown to be small; the
+//! candidate is shown to be worse by more than rounding; or neither, and then the quality gates decide.
 
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -23,11 +23,12 @@ const ROUNDING: f64 = 5e-3;
 const MARGIN: f64 = 1e-2;
 /// Type I error rate of `LossDiverged`.
 const ERROR: f64 = 0.01;
-/// A loss that has fallen below this share of the first one is compared with this share: almost zero, it may multiply without harm.
+/// A loss that has fallen below this share of the first one is compared with this share: almost zero, it may multiply
+/// without harm.
 const LEAST: f64 = 0.05;
 
-/// The difference that remains allowed after the first quarters of a launch that was ended by time, by their number: one that grows
-/// steadily reaches the whole one by the middle of the second half.
+/// The difference that remains allowed after the first quarters of a launch that was ended by time, by their number:
+/// one that grows steadily reaches the whole one by the middle of the second half.
 const SHARES: [f64; 4] = [1.0 / 6.0, 1.0 / 2.0, 2.0 / 3.0, 1.0];
 
 /// The training losses of a pair, at equal steps.
@@ -92,8 +93,9 @@ impl Losses {
     }
 }
 
-/// Relative difference of the losses of the first quarter of two launches with equal batches. The loss is a mean over many numbers,
-/// whose errors of about the unit roundoff mostly cancel out; what remains is amplified by a quarter of the steps.
+/// Relative difference of the losses of the first quarter of two launches with equal batches. The loss is a mean over
+/// many numbers, whose errors of about the unit roundoff mostly cancel out; what remains is amplified by a quarter of
+/// the steps.
 fn first_bound(settings: &Settings, built_in: bool) -> f64 {
     match settings.precision {
         None if !built_in => ROUNDING,
@@ -103,15 +105,16 @@ fn first_bound(settings: &Settings, built_in: bool) -> f64 {
     }
 }
 
-/// Whether launches with equal settings and seeds differ by more than rounding from the start: their batches or weights are others
-/// in each launch, so that each pair is an independent sample.
+/// Whether launches with equal settings and seeds differ by more than rounding from the start: their batches or weights
+/// are others in each launch, so that each pair is an independent sample.
 fn never_repeats(pairs: &[Losses], bound: f64) -> bool {
     let first = |losses: Vec<f64>| losses.first().is_some_and(|by| by.abs() > bound);
     let differs = |a: &Losses, b: &Losses| a.seed == b.seed && first(a.differences(&b.control));
     pairs.iter().enumerate().any(|(index, a)| pairs[..index].iter().any(|b| differs(a, b)))
 }
 
-/// Independent differences, each of a pair or the mean of all pairs of a seed: another launch with this seed has the same rounding.
+/// Independent differences, each of a pair or the mean of all pairs of a seed: another launch with this seed has the
+/// same rounding.
 fn samples(pairs: &[Losses], bound: f64) -> Vec<f64> {
     if never_repeats(pairs, bound) {
         return pairs.iter().map(Losses::late).collect();
@@ -176,8 +179,8 @@ fn validates_never(monitor: Option<&Monitor>) -> bool {
     monitor.is_some_and(|monitor| monitor.source == MonitorSource::Log && monitor.validation.is_none())
 }
 
-/// Fails a candidate whose training loss is worse than its control's beyond rounding. One whose losses show neither that nor that
-/// they agree is left to the quality gates.
+/// Fails a candidate whose training loss is worse than its control's beyond rounding. One whose losses show neither
+/// that nor that they agree is left to the quality gates.
 pub(super) fn losses(subject: &Subject<'_>) -> Option<Verdict> {
     if subject.declares_change() {
         return None;

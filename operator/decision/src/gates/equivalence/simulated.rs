@@ -129,8 +129,8 @@ fn judged(rows: &Rows, model: &Model, of: (u32, u32), worse: f64) -> Tally {
     rows.tally(1_000, |sample| named(&compare(&pairs(&mut Random::seeded(sample), model, of, &|_| worse), bound, 0.05)))
 }
 
-/// What became of candidates whose difference grows steadily to the share `worse` at the last step, if launches are ended by time
-/// after so many quarters.
+/// What became of candidates whose difference grows steadily to the share `worse` at the last step, if launches are
+/// ended by time after so many quarters.
 fn judged_early(rows: &Rows, model: &Model, quarters: usize, worse: f64) -> Tally {
     let bound = if model.rounding < 1e-6 { 1e-3 } else { ROUNDING };
     let grown = |step: usize| worse * (step as f64 + 0.5) / STEPS as f64;

@@ -1,5 +1,5 @@
-//! Quality: compares validation metrics (and the training loss) with the **original** baseline at equal items seen. Compared
-//! with the settings accepted so far, small regressions of several phases would add up.
+//! Quality: compares validation metrics (and the training loss) with the **original** baseline at equal items seen.
+//! Compared with the settings accepted so far, small regressions of several phases would add up.
 
 pub(crate) mod reference;
 pub(crate) mod training;
@@ -26,8 +26,9 @@ use std::collections::BTreeMap;
 /// Allowed relative increase of the validation loss when no quality gate is set.
 const DEFAULT_RELATIVE_MARGIN: f64 = 0.01;
 
-/// Least improvement of the baseline over its own first validation, in margins of the gate. A phase that learns nothing at all loses
-/// that improvement: with less than a margin it would pass, and with four the gate resolves the loss of a quarter of what was learnt.
+/// Least improvement of the baseline over its own first validation, in margins of the gate. A phase that learns nothing
+/// at all loses that improvement: with less than a margin it would pass, and with four the gate resolves the loss of a
+/// quarter of what was learnt.
 const LEARNT_MARGINS: f64 = 4.0;
 
 /// What is said of an estimate without an interval.
@@ -79,9 +80,9 @@ impl Requirement<'_> {
         value.map_or(f64::NAN, Decimal::value)
     }
 
-    /// The improvement of a launch over its own first validation, in margins, or the change in either direction where both are limited: a phase
-    /// that learns nothing differs by as much. `None` where no validation before the first step is known, and where the criterion
-    /// has no margin.
+    /// The improvement of a launch over its own first validation, in margins, or the change in either direction where
+    /// both are limited: a phase that learns nothing differs by as much. `None` where no validation before the first
+    /// step is known, and where the criterion has no margin.
     fn learnt(&self, launch: &LaunchStatus) -> Option<f64> {
         let Measure::Validation(name) = self.measure else { return None };
         let measured = &launch.measured;
@@ -179,8 +180,8 @@ pub(crate) fn missing_measure(
     })
 }
 
-/// Whether a quality launch in the evidence has what the gates require: of one that ran before a gate was added, the status
-/// does not hold its metric.
+/// Whether a quality launch in the evidence has what the gates require: of one that ran before a gate was added, the
+/// status does not hold its metric.
 pub(crate) fn is_complete(spec: &TrainingJobSpec, launch: &LaunchStatus) -> bool {
     missing_measure(spec, |name| launch.measured.metric(name).is_some(), launch.measured.loss.is_some()).is_none()
 }
@@ -210,7 +211,8 @@ fn paired<'a>(candidate: &Comparison<'a>, baseline: &Comparison<'a>, look: u32) 
     (pairs, missing)
 }
 
-/// The first complete launch whose newest validation is from before its end, of any look. To repeat it would give the same again.
+/// The first complete launch whose newest validation is from before its end, of any look. To repeat it would give the
+/// same again.
 fn validated_early(candidate: &Comparison<'_>, baseline: &Comparison<'_>) -> Option<Verdict> {
     let spec = candidate.draft.spec;
     let looks = (0..quality_looks(spec)).flat_map(|look| (0..quality_seeds(spec)).map(move |index| (look, index)));
@@ -283,8 +285,8 @@ fn newest<'a>(candidate: &Comparison<'a>, baseline: &Comparison<'a>) -> Option<(
     })
 }
 
-/// Type I error rate of look number `look` of `looks`: the last look has half of it, the others share the other half. By the
-/// union bound, the total is at most that of the verdict, for any correlation of the looks.
+/// Type I error rate of look number `look` of `looks`: the last look has half of it, the others share the other half.
+/// By the union bound, the total is at most that of the verdict, for any correlation of the looks.
 fn error(analysis: &Analysis, look: u32, looks: u32) -> f64 {
     match looks - 1 {
         0 => alpha(analysis),
@@ -315,7 +317,8 @@ impl Early {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Judged {
     band: Band,
-    /// At the error rate of the look: a subject passes only if each criterion does, so that none of them needs a correction.
+    /// At the error rate of the look: a subject passes only if each criterion does, so that none of them needs a
+    /// correction.
     interval: Option<Interval>,
     /// At the error rate divided by the number of criteria, each of which may fail the subject (Bonferroni).
     to_fail: Option<Interval>,
@@ -463,7 +466,8 @@ pub(crate) fn status(candidate: &Comparison<'_>) -> Option<QualityStatus> {
     })
 }
 
-/// The violation of a bound on a value itself by the validation of a dry run. Without a baseline, nothing else can be compared.
+/// The violation of a bound on a value itself by the validation of a dry run. Without a baseline, nothing else can be
+/// compared.
 pub(super) fn values_of_dry_run(run: &DryRun<'_>) -> Option<String> {
     let criteria = criteria(&run.spec.gates).into_iter().filter(|criterion| criterion.scale == Scale::Value);
     criteria.into_iter().find_map(|criterion| {

@@ -1,8 +1,8 @@
 //! The settings of the baseline's quality launches.
 //!
-//! An uncompiled baseline may need five times as long to learn what a compiled one learns. The phases that come before the first
-//! change of the numerics were compared with the baseline by the losses of the same steps: with those whose losses agreed, the
-//! baseline's quality launches learn the same, sooner.
+//! An uncompiled baseline may need five times as long to learn what a compiled one learns. The phases that come before
+//! the first change of the numerics were compared with the baseline by the losses of the same steps: with those whose
+//! losses agreed, the baseline's quality launches learn the same, sooner.
 
 use crate::comparison::stem;
 use crate::draft::Draft;
@@ -14,8 +14,8 @@ use pawl_api::status::{Arm, PhaseStatus};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::settings::Settings;
 
-/// The settings that have, or will have, the baseline's quality launches: those of launches that there are, which all phases share,
-/// otherwise the quickest with the baseline's numerics.
+/// The settings that have, or will have, the baseline's quality launches: those of launches that there are, which all
+/// phases share, otherwise the quickest with the baseline's numerics.
 pub(crate) fn reference_settings(draft: &Draft<'_>) -> Settings {
     let mut all = with_its_numerics(draft);
     let used = all.iter().position(|(settings, _)| has_launches(draft, settings));
@@ -24,8 +24,8 @@ pub(crate) fn reference_settings(draft: &Draft<'_>) -> Settings {
     all.swap_remove(index).0
 }
 
-/// The baseline, and it with one more of the accepted phases each that precede the first change of the numerics. `true`: equal losses
-/// are in the evidence, which a large status may have dropped since.
+/// The baseline, and it with one more of the accepted phases each that precede the first change of the numerics.
+/// `true`: equal losses are in the evidence, which a large status may have dropped since.
 fn with_its_numerics(draft: &Draft<'_>) -> Vec<(Settings, bool)> {
     let mut all = vec![(draft.spec.settings.clone(), true)];
     for (index, (phase, status)) in draft.spec.phases.iter().zip(&draft.status.phases).enumerate() {

@@ -17,8 +17,8 @@ use pawl_contract::plan::{Budget, LaunchKind};
 pub(crate) struct Concern {
     /// Human-readable: what is compared with what, and why that is no evidence if it is none.
     pub message: String,
-    /// Whether it is evidence against the settings: the baseline's launches are comparable, and the deviation exceeds the gate
-    /// by more than the interval.
+    /// Whether it is evidence against the settings: the baseline's launches are comparable, and the deviation exceeds
+    /// the gate by more than the interval.
     pub comparable: bool,
 }
 
@@ -31,8 +31,8 @@ struct Reference<'a> {
 /// Evaluations at numbers of items that differ by less than this share are compared.
 const SAME_ITEMS: f64 = 0.02;
 
-/// The quality launches of the baseline at the newest point of its curve that the newest evaluation of a training has reached,
-/// with the budget that the spec has now.
+/// The quality launches of the baseline at the newest point of its curve that the newest evaluation of a training has
+/// reached, with the budget that the spec has now.
 fn reference<'a>(watched: &RunningTraining<'a>) -> Option<Reference<'a>> {
     let (spec, at) = (watched.spec, watched.progress.validation.as_ref()?.items);
     let launches = watched.baseline.map_or(&[][..], |baseline| &baseline.launches);
@@ -68,9 +68,9 @@ fn horizons(spec: &TrainingJobSpec, items_per_epoch: Option<u64>) -> (Option<u64
     (in_items(full.items, full.epochs), in_items(spec.train.items, spec.train.epochs))
 }
 
-/// The validation of a training that looks worse than a gate allows, compared with the baseline's launches. It is evidence
-/// only at the same items of the same schedule: later, the training has seen the data more often, and in a longer schedule its
-/// learning rate is another one. A better value than a two-sided gate allows is not worse.
+/// The validation of a training that looks worse than a gate allows, compared with the baseline's launches. It is
+/// evidence only at the same items of the same schedule: later, the training has seen the data more often, and in a
+/// longer schedule its learning rate is another one. A better value than a two-sided gate allows is not worse.
 pub(crate) fn in_training(watched: &RunningTraining<'_>) -> Option<Concern> {
     let (validation, known) = (watched.progress.validation.as_ref()?, reference(watched)?);
     let found: Vec<Concern> = criteria(&watched.spec.gates)

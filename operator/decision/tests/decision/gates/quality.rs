@@ -177,7 +177,8 @@ fn a_baseline_validated_early_judges_no_later_phase_and_is_not_trained_again() {
     assert_eq!(world.launches(LaunchKind::Quality, "baseline"), 1, "one shows it");
 }
 
-/// A baseline whose validation loss was `first` before its first step and is 1 at its end, and the verdict on a phase of equal quality.
+/// A baseline whose validation loss was `first` before its first step and is 1 at its end, and the verdict on a phase
+/// of equal quality.
 fn learnt(first: Option<f64>, gates: Value, looks: u32) -> World {
     let mut world = changed(
         json!({"gates": gates, "analysis": {"qualityLooks": looks}}),
@@ -211,7 +212,8 @@ fn a_baseline_that_has_learnt_little_judges_nothing() {
         (Some(1.5), json!({"validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}), accepted),
         (Some(1.01), json!({"validationMetrics": [{"name": "nrmse", "max": "0.2"}]}), accepted),
         (None, json!({"validationLossDelta": "0.1"}), accepted),
-        // With a limit on either side, a phase that learns nothing differs by as much if the metric has become worse at first.
+        // With a limit on either side, a phase that learns nothing differs by as much if the metric has become worse at
+        // first.
         (Some(0.95), json!({"validationLossWithin": "0.01"}), accepted),
         (Some(1.05), json!({"validationLossWithin": "0.01"}), accepted),
         (Some(0.97), json!({"validationLossWithin": "0.01"}), "ReferenceUntrained"),

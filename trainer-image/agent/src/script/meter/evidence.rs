@@ -1,4 +1,5 @@
-//! What the readings of a script are evidence of: whether its launch has all steps, and whether they are those of the training.
+//! What the readings of a script are evidence of: whether its launch has all steps, and whether they are those of the
+//! training.
 
 use super::{Meter, Output, Verdict, WARMUP};
 use pawl_contract::exit::Outcome;
@@ -7,8 +8,8 @@ use pawl_contract::plan::LaunchKind;
 use std::time::Instant;
 
 impl Meter {
-    /// Ends the launch if the newest reading shows that it has all steps, or that they are not those that were asked for. `gap` and
-    /// `before`: the largest number of steps between two readings, and the step, before it.
+    /// Ends the launch if the newest reading shows that it has all steps, or that they are not those that were asked
+    /// for. `gap` and `before`: the largest number of steps between two readings, and the step, before it.
     pub(super) fn judge(&mut self, gap: u64, before: u64, at: Instant) {
         if self.verdict.is_some() {
             return;
@@ -105,8 +106,8 @@ impl Meter {
         ))
     }
 
-    /// Whether the launch needs nothing more of the script: all its steps were seen, and what it was for is there. Whatever the script
-    /// does from now on, such as a test or an upload, is not part of the launch.
+    /// Whether the launch needs nothing more of the script: all its steps were seen, and what it was for is there.
+    /// Whatever the script does from now on, such as a test or an upload, is not part of the launch.
     pub(in crate::script) fn has_all(&self) -> bool {
         let Some(steps) = self.steps().filter(|steps| self.step >= *steps) else { return false };
         match self.kind {
@@ -123,8 +124,8 @@ impl Meter {
         self.validation.as_ref().is_some_and(at_end)
     }
 
-    /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last reading
-    /// are not missing.
+    /// Why the launch of a script that has ended without an error is not done. Steps that may have followed the last
+    /// reading are not missing.
     pub(in crate::script) fn incomplete(&self) -> Option<String> {
         if self.first.is_none() && !self.has_nothing_left() {
             let silent = || match &self.output {
@@ -163,8 +164,8 @@ impl Meter {
         })
     }
 
-    /// Whether a measurement needs nothing more of the script. One that reports only some of the losses tells their mean at its end,
-    /// and may end by itself after the last step.
+    /// Whether a measurement needs nothing more of the script. One that reports only some of the losses tells their
+    /// mean at its end, and may end by itself after the last step.
     fn measured_all(&self) -> bool {
         let tells_more = self.sampled && self.mean_loss.is_none();
         let all = || self.steps().is_some_and(|steps| self.step > steps || (self.step == steps && !tells_more));
