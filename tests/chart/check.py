@@ -273,7 +273,7 @@ def constant(path, name):
 
 @test
 def network_policies_allow_what_operator_and_agents_connect_to():
-    """No test runs them under a CNI that enforces them: ports and labels are those of the code, and nothing is said of egress."""
+    """Ports and labels are those of the code, and nothing is said of egress. tests/chart/policies enforces them."""
     names = "operator/controller/src/names.rs"
     trainers = {"app.kubernetes.io/name": constant(names, "TRAINER_NAME"), "app.kubernetes.io/managed-by": constant(names, "MANAGER")}
     port = int(constant("crds/contract/src/pod.rs", "AGENT_HTTP_PORT"))

@@ -128,8 +128,8 @@ impl Namespaces {
                 if known.is_new(&holder) {
                     tracing::warn!(
                         namespace,
-                        "operator {holder} acts in this namespace, so that this one does nothing there: uninstall one of them, or set \
-                         the namespaces of both so that they do not overlap (Lease {LEASE} names who acts)"
+                        "operator {holder} acts in this namespace, so that this one does nothing there: uninstall one of them, \
+                         or set the namespaces of both so that they do not overlap (Lease {LEASE} names who acts)"
                     );
                 }
             }
