@@ -52,16 +52,18 @@ impl Scene {
             self.reconcile().await;
         }
         cluster::step(&mut self.api.store());
-        let mut store = self.api.store();
-        let is_own = |id: &Id, pod: &Value| id.0 == "pods" && pod["metadata"]["labels"]["pawl.dev/attempt"] == attempt;
-        let pods = store.objects.iter().filter(|(id, pod)| is_own(id, pod));
-        let (id, mut pod) = pods.map(|(id, pod)| (id.clone(), pod.clone())).next().expect("the attempt has a pod");
-        pod["spec"]["nodeName"] = json!(node);
-        pod["status"] = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError",
-            "message": "Pod was rejected: Allocate failed due to no healthy devices present"});
-        store.put(id, pod);
-        let affinity = store.objects[&of("jobs", attempt)]["spec"]["template"]["spec"]["affinity"].clone();
-        drop(store);
+        let affinity = {
+            let mut store = self.api.store();
+            let is_own =
+                |id: &Id, pod: &Value| id.0 == "pods" && pod["metadata"]["labels"]["pawl.dev/attempt"] == attempt;
+            let pods = store.objects.iter().filter(|(id, pod)| is_own(id, pod));
+            let (id, mut pod) = pods.map(|(id, pod)| (id.clone(), pod.clone())).next().expect("the attempt has a pod");
+            pod["spec"]["nodeName"] = json!(node);
+            pod["status"] = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError",
+                "message": "Pod was rejected: Allocate failed due to no healthy devices present"});
+            store.put(id, pod);
+            store.objects[&of("jobs", attempt)]["spec"]["template"]["spec"]["affinity"].clone()
+        };
         self.reconcile().await;
         affinity
     }
