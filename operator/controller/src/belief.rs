@@ -15,7 +15,7 @@
 //! 5. *Releasing comes last.* What holds results (pods, and in this process the facts of pods that are gone) is let go
 //!    only when the status that was given to the decision core, and therefore written, no longer needs it.
 
-use crate::packed::Text;
+use crate::compressed::Compressed;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Belief {
 #[derive(Debug)]
 pub(crate) struct Resting {
     pub(crate) version: String,
-    status: Text,
+    status: Compressed,
     since: Option<Instant>,
 }
 
@@ -85,7 +85,7 @@ impl Resting {
     /// `None`: not all of it is saved.
     pub(crate) fn of(belief: &Belief) -> Option<Self> {
         let Belief { version, saved, newest, since } = belief;
-        let status = (saved == newest).then(|| Text::new(&**saved))??;
+        let status = (saved == newest).then(|| Compressed::new(&**saved))??;
         Some(Self { version: version.clone(), status, since: *since })
     }
 

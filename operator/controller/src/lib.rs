@@ -28,6 +28,7 @@ pub mod apply;
 pub mod belief;
 pub mod client;
 pub mod clock;
+mod compressed;
 pub mod context;
 pub mod controller;
 pub mod error;

@@ -4,23 +4,20 @@
 //! A job with 50 phases is 10 KiB of JSON before it begins and 60 KiB at its end: 230 to 500 KiB as typed values, 1 to
 //! 6 KiB compressed. It is opened to be decided on, and at no other time.
 
+use crate::compressed::Compressed;
 use crate::reading::Guarded;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
 /// Most bytes of compressed JSON that are kept of a job: those of a job with a thousand trials are a third of it. A
 /// larger one is read from the API server when it is decided on, so that no content takes the memory of all other jobs.
 const MOST: usize = 32 << 10;
-/// Of zstd: a higher level takes several times as long, and saves a tenth.
-const LEVEL: i32 = 1;
 /// Annotation that repeats the whole manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -31,15 +28,7 @@ pub struct Packed {
     metadata: ObjectMeta,
     edition: u64,
     is_under_way: bool,
-    text: Option<Text>,
-}
-
-/// Compressed JSON.
-#[derive(Clone, Debug)]
-pub(crate) struct Text {
-    compressed: Arc<[u8]>,
-    /// Bytes of the JSON.
-    length: usize,
+    text: Option<Compressed>,
 }
 
 impl Packed {
@@ -60,19 +49,6 @@ impl Packed {
     }
 }
 
-impl Text {
-    pub(crate) fn new(value: &impl Serialize) -> Option<Self> {
-        let json = serde_json::to_vec(value).ok()?;
-        let compressed = zstd::bulk::compress(&json, LEVEL).ok()?;
-        Some(Self { compressed: compressed.into(), length: json.len() })
-    }
-
-    pub(crate) fn open<T: DeserializeOwned>(&self) -> Option<T> {
-        let json = zstd::bulk::decompress(&self.compressed, self.length).ok()?;
-        serde_json::from_slice(&json).ok()
-    }
-}
-
 impl<'de> Deserialize<'de> for Packed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut value = Value::deserialize(deserializer)?;
@@ -89,7 +65,7 @@ impl<'de> Deserialize<'de> for Packed {
         let ObjectMeta { name, namespace, uid, resource_version, generation, deletion_timestamp, .. } = all;
         let stage = Stage::deserialize(&value["status"]["stage"]).unwrap_or_default();
         let is_under_way = !matches!(stage, Stage::Complete | Stage::Failed | Stage::Suspended);
-        let text = Text::new(&value).filter(|text| text.compressed.len() <= MOST);
+        let text = Compressed::new(&value).filter(|text| text.size() <= MOST);
         let metadata = ObjectMeta {
             name,
             namespace,

@@ -6,7 +6,6 @@ use crate::error::{Doing, Error, code};
 use crate::key::Key;
 use crate::names;
 use crate::scopes::{Scopes, Unavailable};
-use crate::watch::JOB_PAGE;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -18,6 +17,9 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `TrainingJob`s in a page of a list: each may be as large as an object can be, and a page is held as text.
+pub(crate) const JOB_PAGE: u32 = 20;
 
 /// A `TrainingJob`, or what is wrong with one.
 #[derive(Clone, Debug)]

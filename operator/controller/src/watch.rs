@@ -9,6 +9,7 @@ use crate::jobs::Listing;
 use crate::key::Key;
 use crate::names;
 use crate::packed::Packed;
+use crate::reading::JOB_PAGE;
 use crate::scopes::{GANG_RESOURCES, Scope, Scopes};
 use crate::waits::Waits;
 use crate::watched::{WatchedJob, WatchedPod, WatchedService};
@@ -30,8 +31,6 @@ use std::sync::Arc;
 
 /// Objects in a page of a list.
 const PAGE: u32 = 250;
-/// `TrainingJob`s in a page: each may be as large as an object can be, and a page is held as text.
-pub(crate) const JOB_PAGE: u32 = 20;
 
 /// The controller's sources of events.
 pub struct Watches {
