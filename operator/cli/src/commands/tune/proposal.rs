@@ -528,7 +528,7 @@ a.add_argument('--seed', type=int)
             memory: Some(Memory { peak: 1, total: 2 }),
             ..Torch::default()
         };
-        let load = Some(Load { main_thread: 1.0, process: 7.95, others: 0.0, running: 0 });
+        let load = Some(Load { main_thread: 1.0, process: 7.95, ..Load::default() });
         let shares = shares(&[(Activity::Data, 0.5), (Activity::Other, 0.5)]);
         let evidence = Evidence { shares, load, cores: 8, gpu: Some(0.4), torch: Some(torch) };
         let (proposal, _) = seen(&all(), &findings(&[]), &evidence, 20);

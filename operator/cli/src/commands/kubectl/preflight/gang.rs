@@ -41,6 +41,7 @@ impl Gang {
             images: &config.images,
             storage: &config.storage,
             pods: &config.pods,
+            avoided: &[],
         };
         let mut batch = objects::gang(&blueprint);
         let mut claim = objects::claim(&blueprint);
