@@ -80,10 +80,12 @@ async fn one(object: Arc<Packed>, context: Arc<Context>, store: Store<Packed>) -
     context.metrics.reconciled(started.elapsed(), result.as_ref().err().map(Error::kind));
     if result.is_ok() {
         context.jobs.succeeded(&key);
-        // The watch may have been faster than the answer to a write.
-        if let Some(job) = store.get(&key.reference()) {
-            context.jobs.cached(&*job);
-        }
+    }
+    // The watch may have been faster than the answer to a write, also than the deletion of the job.
+    match store.get(&key.reference()) {
+        Some(job) if result.is_ok() => context.jobs.cached(&*job),
+        Some(_) => {}
+        None => context.jobs.forget(&key),
     }
     result
 }

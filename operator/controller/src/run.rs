@@ -21,7 +21,7 @@ use crate::services::Services;
 use crate::watch::{self, Watches};
 use futures::channel::mpsc;
 use futures::future::{BoxFuture, Shared};
-use futures::{FutureExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use pawl_api::Policy;
@@ -168,6 +168,10 @@ async fn operate(
 
 /// Between rounds of renewals.
 const ROUND: Duration = Duration::from_secs(20);
+/// Renewals at the same time.
+const AT_ONCE: usize = 8;
+/// Longest time of a renewal: the next round tries again.
+const RENEWAL: Duration = Duration::from_secs(10);
 
 /// Holds the namespaces in which a job is under way, also while nothing happens to it.
 async fn hold_namespaces(context: Arc<Context>, store: Store<Packed>) {
@@ -179,8 +183,14 @@ async fn hold_namespaces(context: Arc<Context>, store: Store<Packed>) {
         let namespaces_of = |jobs: Vec<Arc<Packed>>| jobs.iter().filter_map(|job| job.namespace()).collect();
         context.namespaces.retain(&namespaces_of(store.state()));
         let under_way: BTreeSet<String> = namespaces_of(store.state_filter(Packed::is_under_way));
-        for namespace in under_way {
-            context.namespaces.wait(&context.client, &namespace).await;
-        }
+        // One that does not answer holds up no other one.
+        let renewed = stream::iter(under_way).for_each_concurrent(AT_ONCE, |namespace| {
+            let context = context.clone();
+            async move {
+                let renewal = async { context.namespaces.wait(&context.client, &namespace).await };
+                let _ = tokio::time::timeout(RENEWAL, renewal).await;
+            }
+        });
+        renewed.await;
     }
 }

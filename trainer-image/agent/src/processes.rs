@@ -60,10 +60,15 @@ pub(crate) fn ticks_of(pid: Pid) -> Option<Ticks> {
     Some(Ticks { process, main_thread: ticks(&format!("/proc/{pid}/task/{pid}/stat"))? })
 }
 
-/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read.
-/// What virtual machines beside it took is part of it.
+/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read, or
+/// where this process may use some of them only: others do not disturb it. What virtual machines beside it took is part
+/// of it.
 pub(crate) fn ticks_of_machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cores = stat.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);
+    if std::thread::available_parallelism().map_or(0, usize::from) != cores {
+        return 0;
+    }
     let all = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     let of = |(place, ticks): (usize, &str)| ticks.parse::<u64>().ok().filter(|_| [0, 1, 2, 5, 6, 7].contains(&place));
     all.split_ascii_whitespace().enumerate().filter_map(of).sum()

@@ -104,7 +104,7 @@ for number in range(1, args.max_steps + 1):
 /// It becomes faster for longer than a launch must take, which ends when its speed no longer changes.
 const COURSE: &str = r#"
 for number in range(args.max_steps):
-    time.sleep(0.008 * max(0, 1 - number / 200))
+    time.sleep(0.008 * max(0, 1 - number / 120))
     loss = step(number)
     if number % 5 == 0:
         print(f"Epoch [{number // 40 + 1}/9], Step [{number % 40}/40], Loss: {loss:.4f}")

@@ -260,7 +260,9 @@ impl Tap {
         let text = String::from_utf8_lossy(&self.line);
         {
             let mut state = self.followed.0.lock();
-            if state.lacks_memory.is_none() && signs::lacks_memory(&text) {
+            // What the script does after its last step is not part of its launch.
+            let is_over = state.meter.as_ref().is_some_and(Meter::has_all);
+            if state.lacks_memory.is_none() && !is_over && signs::lacks_memory(&text) {
                 state.lacks_memory = Some(text.trim().to_owned());
             }
             if state.tracebacks.read(&text)

@@ -58,11 +58,12 @@ pub(super) fn lacks_memory(line: &str) -> bool {
     if matches!(outcome(line), Some(Outcome::OutOfMemory | Outcome::HostOutOfMemory)) {
         return true;
     }
+    // The words alone are in help texts, in options, and in messages of libraries that are no failure.
     let lower = line.to_ascii_lowercase();
-    let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
-    let goes_on =
-        || words().any(|word| ["skip", "retr", "reduc", "halv", "caught"].iter().any(|stem| word.starts_with(stem)));
-    lower.contains("out of memory") || words().any(|word| word == "oom") && goes_on()
+    let words = || lower.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let goes_on = ["skip", "retry", "reduc", "halv", "caught"];
+    (lower.contains("out of memory") || words().any(|word| word == "oom"))
+        && words().any(|word| goes_on.iter().any(|stem| word.starts_with(stem)))
 }
 
 #[cfg(test)]

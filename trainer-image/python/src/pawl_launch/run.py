@@ -115,6 +115,9 @@ class Run(Identity):
             LaunchEnd: The launch is a preflight, or was requested to stop; it exits the process.
             Unsupported: A setting of the plan was not read.
         """
+        if not self.by_hand and self.kind == "Measure":
+            # Not in the loops of frameworks: a Trainer logs where a window ends, which the ranks must agree on, and each has its own time.
+            self._throughput.limit = self._plan.window_limit(self.world_size)
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)), until_done=True)
         place = self.place_in(loader)
         while not self.is_done:
@@ -134,13 +137,11 @@ class Run(Identity):
     def start(self, *, evaluate: Evaluate | None = None, items_per_epoch: int | None = None, until_done: bool = False) -> None:
         """Begins the launch; :meth:`steps` calls it. Ends a preflight.
 
-        ``until_done``: the loop ends when :attr:`is_done` is true, and not before. Only then may a measurement end earlier, by time, or
-        later, with another window.
+        ``until_done``: the loop ends when :attr:`is_done` is true, and not before. Only then may a measurement have further windows.
         """
         if self._started:
             return
         self._extends = until_done and not self.by_hand and self.kind == "Measure"
-        self._throughput.limit = self._plan.window_limit(self.world_size) if self._extends else None
         self.settings.require_read()
         self._budget.items_per_epoch = self._reporter.items_per_epoch = items_per_epoch
         self._evaluate = evaluate
