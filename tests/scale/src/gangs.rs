@@ -52,6 +52,7 @@ pub fn batch_job(name: &str) -> Job {
         images: &images,
         pods: &pods,
         storage: &storage,
+        avoided: &[],
     });
     gang.metadata.name = Some(name.to_owned());
     gang.metadata.owner_references = None;

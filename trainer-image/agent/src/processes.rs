@@ -60,9 +60,9 @@ pub(crate) fn ticks_of(pid: Pid) -> Option<Ticks> {
     Some(Ticks { process, main_thread: ticks(&format!("/proc/{pid}/task/{pid}/stat"))? })
 }
 
-/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read, or
-/// where this process may use some of them only: others do not disturb it. What virtual machines beside it took is part
-/// of it.
+/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read,
+/// or where this process may use some of them only: others do not disturb it. What virtual machines beside it took is
+/// part of it.
 pub(crate) fn ticks_of_machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let cores = stat.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);

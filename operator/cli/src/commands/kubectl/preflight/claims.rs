@@ -105,7 +105,8 @@ mod tests {
         let blind = || Seen::Unseen("you may not list storageclasses.storage.k8s.io".to_owned());
         let untried = || DryRun::Unseen("you may not create persistentvolumeclaims".to_owned());
         let accepted = |class| DryRun::Accepted(claim(class, "ReadWriteOnce"));
-        let cases: [(Option<&str>, DryRun<PersistentVolumeClaim>, Seen<Vec<StorageClass>>, CheckResult); 9] = [
+        type Case<'a> = (Option<&'a str>, DryRun<PersistentVolumeClaim>, Seen<Vec<StorageClass>>, CheckResult);
+        let cases: [Case<'_>; 9] = [
             (Some("fast"), untried(), classes("false"), Exists),
             (Some("slow"), accepted(Some("slow")), classes("true"), Problem),
             (None, untried(), classes("true"), Exists),
