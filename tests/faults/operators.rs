@@ -103,7 +103,7 @@ fn a_second_operator_on_the_namespace_does_nothing_until_the_first_one_is_gone()
         scene.until("the second one to take over", Duration::from_secs(230), took).await;
         eprintln!("took over after {:.1} s", killed.elapsed().as_secs_f64());
         let job = scene.complete("shared", Duration::from_secs(120)).await;
-        assert_eq!(status(&job).attempts, attempts, "the gang went on");
+        assert_eq!(status(&job).attempts, attempts, "the gang continued");
     });
 }
 

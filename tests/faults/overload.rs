@@ -60,7 +60,7 @@ fn rejected_by_priority_and_fairness_it_asks_seldom_and_goes_on_afterwards() {
         assert!(during <= 40, "{during} requests in {OVERLOADED:?}: one of each caller after 2, 4, 8 and 16 s");
         succeed(&mut scene.kubectl(&["delete", "flowschema", &scene.namespace]));
         let job = scene.complete("load-0", Duration::from_secs(120)).await;
-        assert_eq!(status(&job).attempts, attempts, "the gang went on");
+        assert_eq!(status(&job).attempts, attempts, "the gang continued");
         for name in &names[1..] {
             scene.complete(name, Duration::from_secs(120)).await;
         }
@@ -93,6 +93,6 @@ fn a_token_that_is_replaced_is_read_without_a_restart() {
         let refused = async || (answers(&operator, "401").await > 0).then_some(());
         scene.until("the first token to be refused", Duration::from_secs(60), refused).await;
         let done = scene.complete("long", Duration::from_secs(180)).await;
-        assert_eq!(status(&done).attempts, status(&job).attempts, "the gang went on");
+        assert_eq!(status(&done).attempts, status(&job).attempts, "the gang continued");
     });
 }

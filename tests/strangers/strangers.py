@@ -66,16 +66,16 @@ def tuned(stranger: Stranger, folder: Path, options: list[str]) -> subprocess.Co
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def words(job: dict, settings: dict) -> int:
-    """Items of an optimizer step, by these settings, relative to nothing in particular."""
+def items_per_step(settings: dict) -> int:
+    """Items of an optimizer step; of a script whose batch is no setting, one."""
     return int(settings.get("batchPerGpu", 1)) * int(settings.get("accumulationSteps", 1))
 
 
 def by_hand(stranger: Stranger, document: dict, changed: list[str], folder: Path) -> tuple[float, float]:
     """Speedup of the changed command over the given one in items per second: the mean of pairs in turn, and its standard error."""
     given = ["python3", *stranger.command]
-    job, status = document["job"], document["status"]
-    before, after = words(job, job["spec"]["settings"]), words(job, status["effectiveSettings"])
+    before = items_per_step(document["job"]["spec"]["settings"])
+    after = items_per_step(document["status"]["effectiveSettings"])
     # A line of progress that counts items needs no factor.
     factor = 1 if "Train Epoch" in stranger.progress else after / before
     logs = []

@@ -67,7 +67,7 @@ fn is_that_of_the_steps(speed: f64) -> bool {
 }
 
 #[rstest]
-// Python keeps what a pipe is written until 8 KiB are there, unless it is told not to.
+// Python keeps what a pipe is written until 8 KiB are there, unless PYTHONUNBUFFERED is set.
 #[case::without_flush("while count < 12: step()")]
 #[case::by_carriage_returns("print = lambda text: sys.stdout.write('\\r' + text)\nwhile count < 12: step()")]
 #[case::a_clock_that_jumps(
@@ -114,7 +114,7 @@ async fn a_script_that_ends_well_without_its_steps_is_no_evidence(#[case] body: 
     assert!(result.launches[0].message.contains(named), "{}", result.launches[0].message);
 }
 
-/// It catches the exception, and goes on with half of the batch, or without it.
+/// It catches the exception, and continues with half of the batch, or without it.
 #[rstest]
 #[case("print('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB', file=sys.stderr)")]
 #[case("print('| WARNING: ran out of memory, skipping batch')")]
@@ -125,11 +125,11 @@ async fn memory_that_ran_out_is_told_although_the_script_goes_on(#[case] caught:
     for kind in [LaunchKind::Measure, LaunchKind::Quality] {
         let (result, _) = ended(kind, 1, &body).await;
         assert_eq!(outcomes(&result), [("l", Outcome::OutOfMemory)], "{kind:?} {result:?}");
-        assert!(result.launches[0].message.contains("the script went on"), "{}", result.launches[0].message);
+        assert!(result.launches[0].message.contains("the script continued"), "{}", result.launches[0].message);
     }
     let (result, _) = ended(LaunchKind::Train, 1, &body).await;
     assert_eq!(outcomes(&result), [("l", Outcome::Done)], "{result:?}");
-    assert!(result.launches[0].message.contains("the script went on"), "{}", result.launches[0].message);
+    assert!(result.launches[0].message.contains("the script continued"), "{}", result.launches[0].message);
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ fn forget(value: &mut Value, kept: &[&str]) {
     }
 }
 
-/// The status of an operator of long ago: what is younger has its default, and the gang that runs goes on.
+/// The status of an operator of long ago: what is younger has its default, and the gang that runs continues.
 #[tokio::test]
 async fn fields_that_were_not_there_yet_have_their_defaults() {
     let (api, mut operator) = under_way().await;

@@ -15,7 +15,7 @@ fn of(kind: &str, name: &str) -> Id {
     (kind.to_owned(), "default".to_owned(), name.to_owned())
 }
 
-/// A job whose gangs have one pod, and an operator whose clock goes on with each reconcile.
+/// A job whose gangs have one pod, and an operator whose clock advances with each reconcile.
 struct Scene {
     api: Api,
     operator: Operator,

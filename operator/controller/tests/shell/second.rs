@@ -34,7 +34,7 @@ async fn reconcile(api: &Api, operator: &mut Operator) -> Vec<String> {
     api.store().writes[before..].to_vec()
 }
 
-/// The writes of some reconciles, between which the cluster goes on.
+/// The writes of some reconciles, between which the cluster advances.
 async fn some_rounds(api: &Api, operator: &mut Operator) -> Vec<String> {
     let mut writes = Vec::new();
     for _ in 0..6 {

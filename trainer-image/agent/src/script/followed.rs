@@ -204,7 +204,7 @@ fn judged(
 fn with_memory(kind: LaunchKind, judged: (Outcome, String), line: Option<&str>) -> (Outcome, String) {
     match (judged, line) {
         ((Outcome::Done, message), Some(line)) => {
-            let why = format!("{line}; the script went on, with fewer or smaller batches than those of its settings");
+            let why = format!("{line}; the script continued, with fewer or smaller batches than those of its settings");
             match kind {
                 LaunchKind::Train => (Outcome::Done, if message.is_empty() { why } else { message }),
                 _ => (Outcome::OutOfMemory, why),

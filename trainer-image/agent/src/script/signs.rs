@@ -52,7 +52,7 @@ pub(super) fn outcome(line: &str) -> Option<Outcome> {
     begins.or_else(contains).map(|(_, outcome)| *outcome)
 }
 
-/// Whether `line` says that memory ran out, in an exception or in the script's own words: a script that goes on after
+/// Whether `line` says that memory ran out, in an exception or in the script's own words: a script that continues after
 /// it has left out a batch, or has made it smaller.
 pub(super) fn lacks_memory(line: &str) -> bool {
     if matches!(outcome(line), Some(Outcome::OutOfMemory | Outcome::HostOutOfMemory)) {

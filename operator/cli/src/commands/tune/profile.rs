@@ -322,7 +322,7 @@ const MUCH: f64 = 0.2;
 const BUSY: f64 = 0.8;
 /// Busy cores of a script that waits for most of the time.
 const IDLE: f64 = 0.5;
-/// A part of the cores that other programs use, with which nothing can be told by how busy the script is.
+/// A part of the cores that other programs use, with which the load of the script says nothing.
 const FOREIGN: f64 = 0.4;
 
 impl Evidence {
@@ -409,7 +409,7 @@ impl Evidence {
             Bottleneck::Cores => "the cores of this machine".to_owned(),
             Bottleneck::OneCore => "one core: its main thread computes".to_owned(),
             Bottleneck::Foreign => {
-                "nothing that can be told: other programs use the cores, and disturb what is measured".to_owned()
+                "nothing that is known: other programs use the cores, and disturb what is measured".to_owned()
             }
             Bottleneck::Waiting => {
                 "something that is neither its data nor a core: it sleeps, or waits for a disk or the network"
@@ -506,7 +506,7 @@ mod tests {
         let evidence = Evidence { load, cores: 2, ..Evidence::default() };
         assert_eq!(evidence.bottleneck(), Some(Bottleneck::Foreign));
         let text = evidence.explained();
-        assert!(text.contains("other programs 1.6 cores") && text.contains("nothing that can be told"), "{text}");
+        assert!(text.contains("other programs 1.6 cores") && text.contains("nothing that is known"), "{text}");
     }
 
     #[test]
