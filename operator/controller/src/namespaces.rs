@@ -6,9 +6,9 @@
 //! operator therefore holds a Lease as long as it acts there. Another one finds it, reports that, does nothing in this
 //! namespace, and takes over once the Lease has not been renewed for [`Timing::duration`].
 //!
-//! The holder is the operator, not a replica: a rolling update or a new leader continues at once. As in the election, no
-//! clock is compared with another one. A renewal in a minute costs less than the progress of a single job that trains;
-//! namespaces in which no job is under way cost nothing.
+//! The holder is the operator, not a replica: a rolling update or a new leader continues at once. As in the election,
+//! no clock is compared with another one. A renewal in a minute costs less than the progress of a single job that
+//! trains; namespaces in which no job is under way cost nothing.
 //!
 //! An operator that may not write the Lease, because its roles are from before it had one, acts as if it were alone.
 
