@@ -21,6 +21,7 @@ use crate::under_way::is_mistaken;
 use jiff::Timestamp;
 use pawl_api::status::{AttemptStatus, Purpose, RetryStatus, Stage, StopCause};
 use pawl_contract::attempt::AttemptName;
+use pawl_contract::exit::Outcome;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
@@ -249,11 +250,19 @@ fn failure(draft: &Draft<'_>, facts: &AttemptFacts, ending: &Ending, next: &Next
     let mut open = work.launches.iter().filter(|launch| attempt.launches.contains(&launch.plan.launch)).peekable();
     let first = open.peek()?.plan.launch.clone();
     let result = |name: &str| facts.results.iter().find(|result| result.launch == name);
-    let failed = open.find_map(|launch| evidence(draft, launch, result(&launch.plan.launch)?).err());
+    let failed = open.find_map(|launch| {
+        let result = result(&launch.plan.launch)?;
+        Some((result.outcome, evidence(draft, launch, result).err()?))
+    });
     match (ending, failed) {
         (Ending::Stopped | Ending::Preempted, _) => None,
-        (Ending::Completed, Some(failed)) => Some(failed),
-        (Ending::Lost(_), Some(failed)) => Some(MissingEvidence { ranks_lost: true, ..failed }),
+        (Ending::Completed, Some((_, failed))) => Some(failed),
+        // The launch was stopped, or lost its peer, because of what befell a pod.
+        (Ending::Lost(cause), Some((Outcome::Stopped | Outcome::LostPeer, failed))) => {
+            let message = format!("attempt {} was lost: {cause}; {}", attempt.name, failed.message);
+            Some(MissingEvidence { message, ranks_lost: true, ..failed })
+        }
+        (Ending::Lost(_), Some((_, failed))) => Some(MissingEvidence { ranks_lost: true, ..failed }),
         (Ending::Disrupted(message), _) => {
             Some(MissingEvidence::disrupted(format!("attempt {} was disrupted: {message}", attempt.name)))
         }

@@ -271,6 +271,23 @@ fn disruptions_are_not_limited_and_a_new_checkpoint_refills_the_limit_on_failure
     }
 }
 
+/// The live results of an agent that was stopped arrived before its pod was seen to be evicted: the job failed with
+/// "ended by SIGTERM", and the volume was never named.
+#[test]
+fn what_befell_a_pod_explains_a_launch_that_was_stopped_by_it() {
+    for (outcome, message) in [(Outcome::Stopped, "rank 0: ended by SIGTERM"), (Outcome::LostPeer, "rank 1 is gone")] {
+        let mut world = training(json!({"lifecycle": {"maxRestarts": 0}}));
+        let attempt = world.attempts.values_mut().next_back().unwrap();
+        let launch = attempt.plan.launches[0].clone();
+        attempt.facts.results.push(LaunchResult { message: message.to_owned(), ..ended(&launch, outcome) });
+        world.end_alive(Ending::Lost("pod toy-1-0 was evicted: volume \"scratch\" is full".to_owned()));
+        world.decide();
+        let (reason, failure) = world.failure();
+        assert_eq!(reason, "RetriesExhausted");
+        assert!(failure.contains("volume \"scratch\" is full") && failure.contains(message), "{failure}");
+    }
+}
+
 #[test]
 fn disruptions_without_progress_are_backed_off_and_with_progress_are_not() {
     let reclaimed = Ending::Disrupted("pod toy-0: PreemptionByScheduler".to_owned());
