@@ -12,7 +12,6 @@ use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::applier;
 use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::{ObjectRef, Store};
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
@@ -61,7 +60,7 @@ fn gained(context: Arc<Context>) -> impl Stream<Item = ()> + Send {
         if !first {
             leadership.lost().await;
             context.metrics.leading(false);
-            context.namespaces.retain(&BTreeSet::new());
+            context.namespaces.clear();
         }
         leadership.gained().await;
         context.jobs.step_down();
@@ -91,14 +90,19 @@ async fn one(object: Arc<Packed>, context: Arc<Context>, store: Store<Packed>) -
 }
 
 async fn advance(context: &Context, key: &Key, object: &Packed) -> Result<Action, Error> {
+    let waits = async || context.namespaces.wait(&context.client, &key.namespace).await.map(Action::requeue);
     let opened = match object.open() {
         Some(opened) => Some(opened),
-        None => reading::read(context, key).await?,
+        // One that rests is read where this operator acts only.
+        None => match waits().await {
+            Some(again) => return Ok(again),
+            None => reading::read(context, key).await?,
+        },
     };
     match opened {
         Some(Guarded(Ok(job))) => reconcile::reconcile(context, &job).await,
-        Some(guarded @ Guarded(Err(_))) => match context.namespaces.wait(&context.client, &key.namespace).await {
-            Some(again) => Ok(Action::requeue(again)),
+        Some(guarded @ Guarded(Err(_))) => match waits().await {
+            Some(again) => Ok(again),
             None => reading::report(context, &guarded).await.map(|()| Action::await_change()),
         },
         // It was deleted meanwhile.

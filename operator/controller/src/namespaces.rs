@@ -39,20 +39,35 @@ pub const TIMING: Timing = Timing {
 const AGAIN: Duration = Duration::from_secs(5);
 /// Before a Lease that may not be written is tried again.
 const UNHELD: Duration = Duration::from_secs(600);
+/// Longest time of reading and renewing a Lease, of which a webhook may take any share.
+const LONGEST: Duration = Duration::from_secs(10);
+/// For how long a job waits for the answer to another one of its namespace, instead of coming again.
+const BESIDE: Duration = Duration::from_millis(100);
+/// Shortest time until a job that may not act comes again.
+const SOON: Duration = Duration::from_secs(1);
 
 /// In which namespaces this operator acts.
 pub struct Namespaces {
     me: Option<String>,
-    known: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Known>>>>,
+    known: Mutex<HashMap<String, Arc<Known>>>,
     metrics: Metrics,
+}
+
+/// What is known of a namespace.
+#[derive(Debug)]
+struct Known {
+    /// Somebody wanted to act there last.
+    wanted: Mutex<Instant>,
+    /// This operator acts until then.
+    acts_until: Mutex<Option<Instant>>,
+    /// Who reads or renews it holds this.
+    lease: tokio::sync::Mutex<Asked>,
 }
 
 /// What is known of the Lease of a namespace.
 #[derive(Debug, Default)]
-struct Known {
+struct Asked {
     seen: Option<Seen>,
-    /// This operator acts until then.
-    acts_until: Option<Instant>,
     /// No request is made before.
     next: Option<Instant>,
     /// It was reported why this operator does not act, or acts without a Lease.
@@ -60,10 +75,20 @@ struct Known {
 }
 
 impl Known {
-    fn may_act(&self, now: Instant) -> bool {
-        self.acts_until.is_some_and(|until| now < until)
+    fn new(now: Instant) -> Self {
+        Self { wanted: Mutex::new(now), acts_until: Mutex::default(), lease: tokio::sync::Mutex::default() }
     }
 
+    fn may_act(&self) -> bool {
+        self.acts_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn act_until(&self, until: Option<Instant>) {
+        *self.acts_until.lock() = until;
+    }
+}
+
+impl Asked {
     /// Whether `what` is news.
     fn is_new(&mut self, what: &str) -> bool {
         let new = self.reported.as_deref() != Some(what);
@@ -81,21 +106,37 @@ impl Namespaces {
     /// `None` when this operator may act in `namespace`; else when to ask again.
     pub async fn wait(&self, client: &Client, namespace: &str) -> Option<Duration> {
         let me = self.me.as_deref()?;
-        let known = self.known.lock().entry(namespace.to_owned()).or_default().clone();
-        // Of many jobs, one asks.
-        let mut known = known.lock().await;
-        if known.next.is_none_or(|next| next <= Instant::now()) {
-            self.ask(&mut known, client, namespace, me).await;
-        }
         let now = Instant::now();
-        let next = known.next.map_or(AGAIN, |next| next.saturating_duration_since(now));
-        (!known.may_act(now)).then(|| next.max(Duration::from_secs(1)))
+        let known = self.known.lock().entry(namespace.to_owned()).or_insert_with(|| Arc::new(Known::new(now))).clone();
+        *known.wanted.lock() = now;
+        // Of many jobs, one asks: a slow answer holds up no other one that may act without it.
+        let patience = if known.may_act() { Duration::ZERO } else { BESIDE };
+        let Ok(mut asked) = tokio::time::timeout(patience, known.lease.lock()).await else {
+            return (!known.may_act()).then_some(SOON);
+        };
+        if asked.next.is_none_or(|next| next <= Instant::now()) {
+            self.ask(&known, &mut asked, client, namespace, me).await;
+        }
+        let next = asked.next.map_or(AGAIN, |next| next.saturating_duration_since(Instant::now()));
+        (!known.may_act()).then(|| next.max(SOON))
     }
 
-    /// Forgets all but these, in which there are jobs.
+    /// Forgets all but these, in which there are jobs, and those in which somebody wanted to act lately: a scope that
+    /// cannot be watched has no jobs here.
     pub fn retain(&self, namespaces: &BTreeSet<String>) {
-        self.known.lock().retain(|namespace, _| {
-            let kept = namespaces.contains(namespace);
+        self.retain_if(|namespace, known| {
+            namespaces.contains(namespace) || known.wanted.lock().elapsed() < TIMING.duration
+        });
+    }
+
+    /// Forgets all.
+    pub fn clear(&self) {
+        self.retain_if(|_, _| false);
+    }
+
+    fn retain_if(&self, keep: impl Fn(&str, &Known) -> bool) {
+        self.known.lock().retain(|namespace, known| {
+            let kept = keep(namespace, known);
             if !kept {
                 self.metrics.of_another(namespace, false);
             }
@@ -104,28 +145,29 @@ impl Namespaces {
     }
 
     /// Reads or renews the Lease, and says when to do so again.
-    async fn ask(&self, known: &mut Known, client: &Client, namespace: &str, me: &str) {
+    async fn ask(&self, known: &Known, asked: &mut Asked, client: &Client, namespace: &str, me: &str) {
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        let mut asked = look_and_act(known, &leases, me).await;
-        if matches!(&asked, Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409)) {
-            // Another client wrote or deleted it meanwhile.
-            known.seen = None;
-            asked = look_and_act(known, &leases, me).await;
-        }
+        let answer = tokio::time::timeout(LONGEST, look_again(asked, &leases, me)).await;
         let now = Instant::now();
-        match asked {
-            Ok(Found::Own) => {
-                known.next = Some(now + TIMING.renew_every);
-                if known.reported.take().is_some() {
+        let Ok(answer) = answer else {
+            asked.next = Some(now + AGAIN);
+            tracing::warn!(namespace, "Lease {LEASE} was neither read nor renewed within {LONGEST:?}");
+            return;
+        };
+        match answer {
+            Ok(Found::Own { until }) => {
+                known.act_until(Some(until));
+                asked.next = Some(now + TIMING.renew_every);
+                if asked.reported.take().is_some() {
                     tracing::info!(namespace, "this operator acts in the namespace");
                 }
                 self.metrics.of_another(namespace, false);
             }
             Ok(Found::Another { holder, until }) => {
-                known.acts_until = None;
-                known.next = Some(until.min(now + TIMING.look_every));
+                known.act_until(None);
+                asked.next = Some(until.min(now + TIMING.look_every));
                 self.metrics.of_another(namespace, true);
-                if known.is_new(&holder) {
+                if asked.is_new(&holder) {
                     tracing::warn!(
                         namespace,
                         "operator {holder} acts in this namespace, so that this one does nothing there: uninstall one of them, \
@@ -134,9 +176,10 @@ impl Namespaces {
                 }
             }
             Err(kube::Error::Api(status)) if is_final(status.code) => {
-                (known.acts_until, known.next) = (Some(now + UNHELD + TIMING.act_for), Some(now + UNHELD));
+                known.act_until(Some(now + UNHELD + TIMING.act_for));
+                asked.next = Some(now + UNHELD);
                 self.metrics.of_another(namespace, false);
-                if known.is_new(&status.message) {
+                if asked.is_new(&status.message) {
                     tracing::warn!(
                         namespace,
                         error = status.message,
@@ -146,7 +189,7 @@ impl Namespaces {
                 }
             }
             Err(error) => {
-                known.next = Some(now + AGAIN);
+                asked.next = Some(now + AGAIN);
                 tracing::warn!(namespace, %error, "Lease {LEASE} cannot be read or renewed");
             }
         }
@@ -160,34 +203,44 @@ const fn is_final(code: u16) -> bool {
 
 /// Whose a Lease is.
 enum Found {
-    Own,
+    Own { until: Instant },
     Another { holder: String, until: Instant },
 }
 
-async fn look_and_act(known: &mut Known, leases: &Api<Lease>, me: &str) -> kube::Result<Found> {
+/// Looks again where another client wrote or deleted the Lease meanwhile.
+async fn look_again(asked: &mut Asked, leases: &Api<Lease>, me: &str) -> kube::Result<Found> {
+    match look_and_act(asked, leases, me).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            asked.seen = None;
+            look_and_act(asked, leases, me).await
+        }
+        answer => answer,
+    }
+}
+
+async fn look_and_act(asked: &mut Asked, leases: &Api<Lease>, me: &str) -> kube::Result<Found> {
     // The holder knows it: when another client writes it, the renewal is refused.
-    let holds = known.seen.as_ref().is_some_and(|seen| seen.holder() == Some(me));
+    let holds = asked.seen.as_ref().is_some_and(|seen| seen.holder() == Some(me));
     if !holds {
         let there = leases.get_opt(LEASE).await?;
-        let last = known.seen.take();
-        known.seen = there.map(|lease| Seen::look(last, lease, Instant::now()));
+        let last = asked.seen.take();
+        asked.seen = there.map(|lease| Seen::look(last, lease, Instant::now()));
     }
     // The right to act counts from before the request.
     let now = Instant::now();
-    let act = evaluate(known.seen.as_ref(), me, now, &TIMING);
-    let old = known.seen.as_ref().map(|seen| seen.lease.clone());
+    let act = evaluate(asked.seen.as_ref(), me, now, &TIMING);
+    let old = asked.seen.as_ref().map(|seen| seen.lease.clone());
     let parameters = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
     let written = match act {
         Act::Create => leases.create(&parameters, &ours(None, me, Timestamp::now())).await?,
         Act::Renew | Act::Take => leases.replace(LEASE, &parameters, &ours(old, me, Timestamp::now())).await?,
         Act::Follow { until } => {
-            let holder = known.seen.as_ref().and_then(Seen::holder).unwrap_or_default().to_owned();
+            let holder = asked.seen.as_ref().and_then(Seen::holder).unwrap_or_default().to_owned();
             return Ok(Found::Another { holder, until });
         }
     };
-    known.seen = Some(Seen { lease: written, at: now });
-    known.acts_until = Some(now + TIMING.act_for);
-    Ok(Found::Own)
+    asked.seen = Some(Seen { lease: written, at: now });
+    Ok(Found::Own { until: now + TIMING.act_for })
 }
 
 /// The Lease with `me` as its holder. Its times are for people.

@@ -170,8 +170,6 @@ async fn operate(
 const ROUND: Duration = Duration::from_secs(20);
 /// Renewals at the same time.
 const AT_ONCE: usize = 8;
-/// Longest time of a renewal: the next round tries again.
-const RENEWAL: Duration = Duration::from_secs(10);
 
 /// Holds the namespaces in which a job is under way, also while nothing happens to it.
 async fn hold_namespaces(context: Arc<Context>, store: Store<Packed>) {
@@ -187,8 +185,7 @@ async fn hold_namespaces(context: Arc<Context>, store: Store<Packed>) {
         let renewed = stream::iter(under_way).for_each_concurrent(AT_ONCE, |namespace| {
             let context = context.clone();
             async move {
-                let renewal = async { context.namespaces.wait(&context.client, &namespace).await };
-                let _ = tokio::time::timeout(RENEWAL, renewal).await;
+                context.namespaces.wait(&context.client, &namespace).await;
             }
         });
         renewed.await;

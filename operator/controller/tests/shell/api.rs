@@ -7,6 +7,7 @@ use pawl_contract::attempt::AttemptName;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Kind (plural), namespace, name.
 pub type Id = (String, String, String);
@@ -53,6 +54,8 @@ pub struct Store {
     pub refuses: Vec<(&'static str, u16)>,
     /// Trainings run until the test ends them.
     pub held: bool,
+    /// Requests that begin like this reach it a minute later, if their client still waits.
+    pub slow: &'static str,
     /// Steps of the cluster after which the garbage collector removes what a batch Job owned that is gone.
     pub garbage_after: u32,
     /// How many steps each object has outlived its owner.
@@ -79,6 +82,10 @@ async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std:
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await.map_err(std::io::Error::other)?;
     let body: Value = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+    let slow = api.store().slow;
+    if !slow.is_empty() && format!("{} {}", parts.method, parts.uri.path()).starts_with(slow) {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
     let mut store = api.store();
     let lost = || std::io::Error::other("the operator was stopped");
     if store.dead {

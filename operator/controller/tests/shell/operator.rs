@@ -23,6 +23,7 @@ use pawl_controller::reconcile::reconcile;
 use pawl_controller::services::Services;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What is watched of gangs: only what bears the operator's label.
 const WATCHED: [&str; 4] = ["pods", "jobs", "configmaps", "services"];
@@ -164,6 +165,11 @@ impl Operator {
     /// Takes in what agent 0 of a gang answers.
     pub fn hear(&self, key: &Key, answer: Attempt) {
         self.context.live.hear(key, answer);
+    }
+
+    /// Whether it may act in the namespace of the job: [`pawl_controller::namespaces::Namespaces::wait`].
+    pub async fn may_not_act(&self) -> Option<Duration> {
+        self.context.namespaces.wait(&self.context.client, "default").await
     }
 
     /// Reconciles once with what the caches hold.

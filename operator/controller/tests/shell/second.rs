@@ -162,3 +162,34 @@ async fn a_lease_with_an_endless_duration_ends() {
     tokio::time::advance(Duration::from_secs(601)).await;
     assert!(!reconcile(&api, &mut operator).await.is_empty());
 }
+
+/// A webhook for Leases that is slow, or ends nowhere, held up all jobs of the namespace and, with those that waited,
+/// the others.
+#[tokio::test(start_paused = true)]
+async fn a_slow_lease_holds_up_one_job_at_a_time() {
+    let api = Api::default();
+    api.store().create(toy(), job());
+    let (mut first, stranger) = (begin(&api, "a/pawl-operator"), begin(&api, "b/pawl-operator"));
+    reconcile(&api, &mut first).await;
+    api.store().slow = "PUT /apis/coordination.k8s.io";
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let (asks, other) = tokio::join!(wait(&first), wait(&first));
+    assert!(asks.0.is_none() && other.0.is_none(), "it may act for some time without a renewal");
+    assert!(asks.1 <= Duration::from_secs(10) && other.1.is_zero(), "{asks:?} {other:?}");
+
+    api.store().slow = "GET /apis/coordination.k8s.io";
+    let (asks, other) = tokio::join!(wait(&stranger), wait(&stranger));
+    assert!(asks.0.is_some() && other.0.is_some(), "whose the namespace is, it does not know");
+    assert!(asks.1 <= Duration::from_secs(10) && other.1 < Duration::from_secs(1), "{asks:?} {other:?}");
+    assert!(wait(&stranger).await.1.is_zero(), "it is not asked again at once");
+    api.store().slow = "";
+    tokio::time::advance(Duration::from_secs(6)).await;
+    assert!(reconcile(&api, &mut first).await.iter().any(|write| write.contains("/leases")), "it is renewed");
+}
+
+/// The answer for the namespace, and how long it took.
+async fn wait(operator: &Operator) -> (Option<Duration>, Duration) {
+    let began = tokio::time::Instant::now();
+    let answer = operator.may_not_act().await;
+    (answer, began.elapsed())
+}
