@@ -21,6 +21,12 @@ const SHARED: Duration = Duration::from_secs(10);
 /// The Service of a namespace.
 const SERVICE: &str = "pawl-trainers";
 
+/// Makes the plan so long that its pods do not carry it: it has a ConfigMap.
+fn lengthen_plan(job: &mut Value) {
+    let effects = job["spec"]["workload"]["config"]["effects"].as_array_mut().unwrap();
+    effects.extend((0..80).map(|number| json!({"setting": "batchPerGpu", "value": 1000 + number, "factor": 1.0})));
+}
+
 #[test]
 fn a_deleted_job_is_a_lost_gang_and_training_resumes() {
     scene(async |scene| {
@@ -38,8 +44,11 @@ fn a_deleted_job_is_a_lost_gang_and_training_resumes() {
 fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
     scene(async |scene| {
         let _operator = scene.operator().await;
-        let training =
-            Training::under_way(scene, "train", 15, |job| job["spec"]["trainer"]["replicas"] = 2.into()).await;
+        let training = Training::under_way(scene, "train", 15, |job| {
+            job["spec"]["trainer"]["replicas"] = 2.into();
+            lengthen_plan(job);
+        })
+        .await;
         let gang = training.running().await;
         let name = attempt(&gang[0]);
         // A plan that runs cannot be edited: the API server sees to that.
@@ -47,7 +56,8 @@ fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
         let refused = scene.api::<ConfigMap>().patch(&name, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
         let edit = Patch::Merge(json!({"stringData": {"token": "x"}}));
-        let token = format!("pawl-token-{name}");
+        let token = scene.owned::<Secret>("train").await[0].name_any();
+        assert!(token.starts_with(&format!("pawl-token-{name}-")), "{token}");
         let refused = scene.api::<Secret>().patch(&token, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
         scene.api::<Secret>().delete(&token, &DeleteParams::default()).await.unwrap();
@@ -99,8 +109,11 @@ fn what_people_break_of_owned_objects_comes_back() {
     scene(async |scene| {
         let _operator = scene.operator().await;
         // Two pods train twice as much in a second: it takes a minute.
-        let training =
-            Training::under_way(scene, "train", 120, |job| job["spec"]["trainer"]["replicas"] = 2.into()).await;
+        let training = Training::under_way(scene, "train", 120, |job| {
+            job["spec"]["trainer"]["replicas"] = 2.into();
+            lengthen_plan(job);
+        })
+        .await;
         let gang = training.running().await;
         let name = attempt(&gang[0]);
         let both = [

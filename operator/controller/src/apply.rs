@@ -5,7 +5,7 @@ use crate::error::{Doing, Error};
 use crate::facts::{AttemptFacts, GangFacts};
 use crate::key::Key;
 use crate::names;
-use crate::objects::Blueprint;
+use crate::objects::{Blueprint, carries_plan};
 use crate::owned::{Found, Objects};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PropagationPolicy};
@@ -44,19 +44,19 @@ pub async fn start(
     let Objects { service, claim, batch_job, token, plan } = Objects::new(context, key, name);
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
-    let (uid, new) = match batch_job.find(blueprint).await? {
-        Found::Own(uid) => (uid, false),
+    let (gang, new) = match batch_job.find(blueprint).await? {
+        Found::Own(gang) => (*gang, false),
         Found::Nothing => {
-            // An earlier batch Job of this name may have left both: the garbage collector takes its time. They are
-            // removed while no batch Job exists, because afterwards its pods could read them, and after a crash nobody
-            // could tell whose token it is.
-            token.remove(blueprint).await?;
-            plan.remove().await?;
-            (batch_job.create(blueprint).await?, true)
+            if carries_plan(blueprint.plan).is_none() {
+                // An earlier batch Job of this name may have left one: the garbage collector takes its time. It is
+                // removed while no batch Job exists, because afterwards its pods could read it.
+                plan.remove().await?;
+            }
+            (batch_job.create(&Blueprint { token_secret: &token.new_name()?, ..*blueprint }).await?, true)
         }
     };
-    token.create(blueprint, &uid).await?;
-    plan.create(blueprint, &uid).await?;
+    token.create(blueprint, &gang).await?;
+    plan.create(blueprint, &gang).await?;
     Ok(new)
 }
 

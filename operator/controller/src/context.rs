@@ -56,6 +56,15 @@ impl Context {
         plan: &'a AttemptPlan,
         plan_hash: &'a str,
     ) -> Blueprint<'a> {
-        Blueprint { job, plan, plan_hash, images: &self.images, pods: &self.pods, storage: &self.storage, avoided: &[] }
+        Blueprint {
+            job,
+            plan,
+            plan_hash,
+            token_secret: "",
+            images: &self.images,
+            pods: &self.pods,
+            storage: &self.storage,
+            avoided: &[],
+        }
     }
 }

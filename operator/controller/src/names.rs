@@ -23,6 +23,10 @@ pub const PLAN_HASH: &str = "pawl.dev/plan-hash";
 pub const JOB_UID: &str = "pawl.dev/job-uid";
 /// Annotation of a gang's pods: hash of what their template was made from, without the plan.
 pub const TEMPLATE_HASH: &str = "pawl.dev/template-hash";
+/// Annotation of a gang's pods: the plan, where it fits ([`crate::objects::carries_plan`]); they read it as a file.
+pub const PLAN: &str = "pawl.dev/plan";
+/// Annotation of a gang's pods: name of the Secret with its token.
+pub const TOKEN_SECRET: &str = "pawl.dev/token-secret";
 /// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
 pub const KUEUE: &str = "kueue.x-k8s.io/";
 pub use pawl_decision::observed::QUEUE;
@@ -32,9 +36,9 @@ pub const SERVICE: &str = "pawl-trainers";
 pub const CONTAINER: &str = "trainer";
 /// The init container that brings the agent into a foreign image.
 pub const AGENT_CONTAINER: &str = "agent";
-/// Key of the plan in the attempt's ConfigMap.
+/// Key of the plan in the attempt's ConfigMap, and name of its file.
 pub const PLAN_KEY: &str = "plan.json";
-/// Key of the token in the attempt's Secret.
+/// Key of the token in the gang's Secret.
 pub const TOKEN_KEY: &str = "token";
 /// The Job controller's label on a pod: name of its batch Job.
 pub const BATCH_JOB: &str = "batch.kubernetes.io/job-name";
@@ -43,8 +47,14 @@ pub const BATCH_JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The Job controller's label on a pod: its index in the gang.
 pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The Secret with the token of an attempt. A name of its own: a job whose attempts have the names of Secrets of others
-/// would mount and replace them.
-pub fn token_secret(attempt: &str) -> String {
+/// The Secret with the token of a gang. A name of its own: a job whose attempts have the names of Secrets of others
+/// would mount them. `mark` is another one for each batch Job of the attempt: one that is created again does not find
+/// the Secret of the one before, which the operator could neither read nor tell from its own.
+pub fn token_secret(attempt: &str, mark: &str) -> String {
+    format!("pawl-token-{attempt}-{mark}")
+}
+
+/// The Secret with the token of a gang whose pods name none: an earlier version made it.
+pub fn earlier_token_secret(attempt: &str) -> String {
     format!("pawl-token-{attempt}")
 }

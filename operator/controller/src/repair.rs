@@ -197,11 +197,11 @@ async fn repair_attempt(
         && let Some(content) = pawl_decision::plan(job, status, &attempt.name)
     {
         let blueprint = context.blueprint(job, &content, &attempt.plan_hash);
-        token.create(&blueprint, &gang.uid).await?;
+        token.create(&blueprint, gang).await?;
         if missing {
             // Deleted, or never created: the operator was stopped in the middle of a start.
             tracing::warn!(attempt = attempt.name, "the ConfigMap of its plan is missing: created again");
-            plan.create(&blueprint, &gang.uid).await?;
+            plan.create(&blueprint, gang).await?;
         }
     }
     service.repair(job, gang).await

@@ -49,6 +49,7 @@ pub fn batch_job(name: &str) -> Job {
         job: &job,
         plan: &plan,
         plan_hash: &plan_hash,
+        token_secret: "pawl-token",
         images: &images,
         pods: &pods,
         storage: &storage,

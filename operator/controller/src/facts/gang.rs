@@ -21,6 +21,12 @@ pub struct GangFacts {
     pub plan_hash: String,
     /// Hash of what its pods were made from; empty when an earlier version made it.
     pub template: String,
+    /// Its pods carry the plan, so that it has no ConfigMap.
+    pub carries_plan: bool,
+    /// Name of the Secret with its token.
+    pub token_secret: String,
+    /// This process knows that the Secret was made: it may not read it.
+    pub token_made: bool,
     /// Pods that make the gang whole.
     pub replicas: u32,
     /// Since when its pods may run: its start, or else when it was made.
@@ -56,7 +62,9 @@ impl GangFacts {
     /// The facts of a batch Job; `None` when it has no name or uid.
     pub fn new(job: &WatchedJob) -> Option<Self> {
         let meta = &job.metadata;
-        let made = |name: &str| job.spec.template.metadata.annotations.get(name).cloned().unwrap_or_default();
+        let template = &job.spec.template.metadata.annotations;
+        let made = |name: &str| template.get(name).cloned().unwrap_or_default();
+        let earlier = || names::earlier_token_secret(meta.name.as_deref().unwrap_or_default());
         let (plan_hash, job_uid) = (made(names::PLAN_HASH), made(names::JOB_UID));
         let annotated = |name: &str, value: &str| {
             meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|found| found == value)
@@ -72,6 +80,9 @@ impl GangFacts {
             job_uid,
             plan_hash,
             template: made(names::TEMPLATE_HASH),
+            carries_plan: template.contains_key(names::PLAN),
+            token_secret: template.get(names::TOKEN_SECRET).cloned().unwrap_or_else(earlier),
+            token_made: false,
             replicas,
             since: started.unwrap_or_else(|| created(meta)),
             started,

@@ -17,8 +17,7 @@
 //! under way which passed the fence at the last moment. What slips through even so, such as a request that the API
 //! server holds back for longer, makes no second gang: attempts have deterministic names, owned objects are created or
 //! applied idempotently, and a status is written with the field manager of both replicas, decided from the same facts.
-//! Objects are deleted by their uid, except the Secret of a gang's token, which the operator may not read: held back
-//! for so long, that deletion may cost a gang its start, which is then tried again.
+//! Objects are deleted by their uid.
 //!
 //! A lease that a person deletes is made again by its holder; a follower waits as if it were still there. Only a
 //! replica that starts, or was cut off, in that moment cannot know of it.

@@ -45,11 +45,10 @@ pub fn plan_repair(job: &str, attempt: &str, uid: &str, gang_uid: &str) -> Value
     })
 }
 
-/// The Secret that holds the gang's token.
-pub fn token(blueprint: &Blueprint<'_>, gang_uid: &str, token: &Token) -> Secret {
-    let name = Some(names::token_secret(blueprint.name()));
+/// The Secret `name` that holds the gang's token.
+pub fn token(blueprint: &Blueprint<'_>, name: &str, gang_uid: &str, token: &Token) -> Secret {
     Secret {
-        metadata: ObjectMeta { name, ..metadata(blueprint, gang_uid) },
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..metadata(blueprint, gang_uid) },
         data: Some(BTreeMap::from([(names::TOKEN_KEY.to_owned(), ByteString(token.secret().to_vec()))])),
         immutable: Some(true),
         type_: Some("Opaque".to_owned()),

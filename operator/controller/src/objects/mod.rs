@@ -4,12 +4,13 @@
 //! |---|---|---|
 //! | PersistentVolumeClaim `<job>-storage` | the job's storage is the default `Claim` | none, or the `TrainingJob` |
 //! | batch Job `<attempt>` | always | the `TrainingJob` |
-//! | Secret `pawl-token-<attempt>` with the gang's token | more than one pod | the batch Job |
-//! | ConfigMap `<attempt>` with the plan | always, last | the batch Job |
+//! | Secret `pawl-token-<attempt>-<mark>` with the gang's token | more than one pod | the batch Job |
+//! | ConfigMap `<attempt>` with the plan, last | the pods do not carry it | the batch Job |
 //! | headless Service `pawl-trainers` | more than one pod, once a namespace | none |
 //!
 //! The batch Job comes before what it owns, which is deleted with it; a pod waits for its mounts meanwhile.
-//! The plan comes last: where it is, nothing is missing.
+//! A plan that is small is an annotation of the pods ([`carries_plan`]): one object fewer to create, to watch and to
+//! delete.
 
 mod claim;
 mod companions;
@@ -27,7 +28,7 @@ mod volumes;
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
 pub use companions::{plan, plan_repair, service, token};
 pub use defaults::{DirectorySizes, PodDefaults};
-pub use gang::{gang, gang_repair, template_hash};
+pub use gang::{carries_plan, gang, gang_repair, template_hash};
 pub use pawl_decision::storage::DefaultStorage;
 pub use reader::reader;
 pub use storage::{Storage, storage};
@@ -56,6 +57,8 @@ pub struct Blueprint<'a> {
     pub plan: &'a AttemptPlan,
     /// Hash of the plan.
     pub plan_hash: &'a str,
+    /// Name of the Secret with its token, for a batch Job that is made: [`names::token_secret`].
+    pub token_secret: &'a str,
     /// The operator's images.
     pub images: &'a Images,
     /// How the operator stores checkpoints of jobs that name no storage.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const GANG_UID: &str = "gang-uid";
+const TOKEN: &str = "pawl-token-toy-3-0a1b2c3d";
 
 /// A job of two pods with one GPU each, changed, and its first attempt.
 struct Made {
@@ -45,7 +46,7 @@ impl Made {
 
     fn blueprint(&self) -> Blueprint<'_> {
         let Self { job, plan, images, pods, storage } = self;
-        Blueprint { job, plan, plan_hash: "hash", images, pods, storage, avoided: &[] }
+        Blueprint { job, plan, plan_hash: "hash", token_secret: TOKEN, images, pods, storage, avoided: &[] }
     }
 
     fn gang(&self) -> Job {
@@ -95,6 +96,12 @@ fn what_is_built_is_found_to_be_intact_and_the_jobs_own() {
     assert!(facts.intact, "{facts:?}");
     let read = (facts.job_uid.as_str(), facts.plan_hash.as_str(), facts.replicas, facts.suspended);
     assert_eq!(read, ("job-uid", "hash", 2, false));
+    assert_eq!((facts.carries_plan, facts.token_secret.as_str()), (true, TOKEN));
+    // One that an earlier version made.
+    let made_before = there.spec.as_mut().unwrap().template.metadata.as_mut().unwrap().annotations.as_mut().unwrap();
+    made_before.retain(|name, _| !["pawl.dev/plan", "pawl.dev/token-secret"].contains(&name.as_str()));
+    let facts = GangFacts::new(&serde_json::from_value(json!(there)).unwrap()).unwrap();
+    assert_eq!((facts.carries_plan, facts.token_secret.as_str()), (false, "pawl-token-toy-3"));
     let plan = PlanFacts::new(&plan(&made.blueprint(), GANG_UID).unwrap().metadata);
     assert_eq!(plan, PlanFacts { uid: String::new(), gang_uid: GANG_UID.to_owned(), intact: true });
 }
@@ -508,11 +515,9 @@ fn the_installer_of_the_agent_has_the_requests_and_limits_of_the_trainer() {
 #[test]
 fn no_secret_of_others_has_the_name_of_a_token() {
     // A Secret `toy-3` may be somebody else's.
-    let made = Made::new(|_| {});
-    let token = token(&made.blueprint(), GANG_UID, &Token::random().unwrap());
-    assert_eq!(token.metadata.name.as_deref(), Some("pawl-token-toy-3"));
-    let mounted = made.pod().volumes.unwrap().into_iter().find_map(|volume| volume.secret).unwrap();
-    assert_eq!(mounted.secret_name.as_deref(), Some("pawl-token-toy-3"));
+    assert_eq!(names::token_secret("toy-3", "0a1b2c3d"), TOKEN);
+    let mounted = Made::new(|_| {}).pod().volumes.unwrap().into_iter().find_map(|volume| volume.secret).unwrap();
+    assert_eq!(mounted.secret_name.as_deref(), Some(TOKEN));
 }
 
 #[test]
@@ -531,9 +536,9 @@ fn the_jobs_own_environment_comes_last() {
 fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
     let made = Made::new(|_| {});
     let plan = plan(&made.blueprint(), GANG_UID).unwrap();
-    let token = token(&made.blueprint(), GANG_UID, &Token::random().unwrap());
+    let token = token(&made.blueprint(), TOKEN, GANG_UID, &Token::random().unwrap());
     assert_eq!((plan.immutable, token.immutable), (Some(true), Some(true)));
-    for (metadata, name) in [(&plan.metadata, "toy-3"), (&token.metadata, "pawl-token-toy-3")] {
+    for (metadata, name) in [(&plan.metadata, "toy-3"), (&token.metadata, TOKEN)] {
         let owner = &metadata.owner_references.as_ref().unwrap()[0];
         assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Job", "toy-3", GANG_UID));
         assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some(name), Some("team")));
@@ -541,6 +546,28 @@ fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
     let read: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
     assert_eq!(read, made.plan);
     assert!(token.data.unwrap()["token"].0.len() >= 32);
+}
+
+/// The pods read either as the same file.
+#[test]
+fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
+    let volume = |made: &Made| made.pod().volumes.unwrap().into_iter().find(|volume| volume.name == "pawl-plan").unwrap();
+    let carried = |made: &Made| {
+        let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
+        annotations.get("pawl.dev/plan").map(|text| serde_json::from_str::<AttemptPlan>(text).unwrap())
+    };
+    let mut made = Made::new(|job| {
+        job["spec"]["trainer"]["podTemplate"] = json!({"annotations": {"pawl.dev/plan": "theirs"}});
+    });
+    assert_eq!(carried(&made).as_ref(), Some(&made.plan));
+    let file = volume(&made).downward_api.unwrap().items.unwrap().remove(0);
+    let field = file.field_ref.unwrap().field_path;
+    assert_eq!((file.path.as_str(), field.as_str()), ("plan.json", "metadata.annotations['pawl.dev/plan']"));
+    assert_eq!(variable(&made.trainer(), "PAWL_ATTEMPT_PLAN").as_deref(), Some("/etc/pawl/plan/plan.json"));
+
+    made.plan.launches = (0..20).map(|_| launch("Measure")).collect();
+    assert_eq!(carried(&made), None);
+    assert_eq!(volume(&made).config_map.unwrap().name, "toy-3");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The volumes of a pod. A path that the job's own pod template mounts is the job's.
 
-use super::{Blueprint, paths, storage::resumed, storage::storage};
+use super::{Blueprint, carries_plan, paths, storage::resumed, storage::storage};
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
-    VolumeMount,
+    ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, ObjectFieldSelector,
+    PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pawl_api::quantity::Bytes;
@@ -25,16 +25,8 @@ struct Mounted {
 fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
     let template = &blueprint.job.spec.trainer.pod_template;
     let sizes = &blueprint.pods.empty_dirs;
-    let attempt = blueprint.name().to_owned();
     let mut all = vec![
-        read_only(
-            paths::PLAN,
-            Volume {
-                name: "pawl-plan".to_owned(),
-                config_map: Some(ConfigMapVolumeSource { name: attempt.clone(), ..ConfigMapVolumeSource::default() }),
-                ..Volume::default()
-            },
-        ),
+        read_only(paths::PLAN, plan(blueprint)),
         writable(paths::WORK, directory("pawl-work", sizes.work.as_ref())),
         writable(paths::DATA, directory("pawl-data", sizes.data.as_ref())),
         writable(paths::TMP, directory("pawl-tmp", sizes.tmp.as_ref())),
@@ -57,7 +49,7 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
             Volume {
                 name: "pawl-token".to_owned(),
                 secret: Some(SecretVolumeSource {
-                    secret_name: Some(names::token_secret(&attempt)),
+                    secret_name: Some(blueprint.token_secret.to_owned()),
                     default_mode: Some(0o440),
                     ..SecretVolumeSource::default()
                 }),
@@ -79,6 +71,23 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
     }
     all.retain(|mounted| !template.volume_mounts.iter().any(|theirs| same_path(&theirs.mount_path, mounted.path)));
     all
+}
+
+/// The file with the plan: of what the pod carries, or of its ConfigMap.
+fn plan(blueprint: &Blueprint<'_>) -> Volume {
+    let volume = Volume { name: "pawl-plan".to_owned(), ..Volume::default() };
+    if carries_plan(blueprint.plan).is_none() {
+        let source = ConfigMapVolumeSource { name: blueprint.name().to_owned(), ..ConfigMapVolumeSource::default() };
+        return Volume { config_map: Some(source), ..volume };
+    }
+    let field_path = format!("metadata.annotations['{}']", names::PLAN);
+    let file = DownwardAPIVolumeFile {
+        path: names::PLAN_KEY.to_owned(),
+        field_ref: Some(ObjectFieldSelector { api_version: None, field_path }),
+        ..DownwardAPIVolumeFile::default()
+    };
+    let source = DownwardAPIVolumeSource { items: Some(vec![file]), default_mode: None };
+    Volume { downward_api: Some(source), ..volume }
 }
 
 fn same_path(a: &str, b: &str) -> bool {

@@ -100,11 +100,11 @@ fn of_the_rest(facts: &AttemptFacts) -> String {
     }
 }
 
-/// What to do about a batch Job whose pods another controller makes. In another cluster they would find neither their
-/// plan nor their token.
+/// What to do about a batch Job whose pods another controller makes. In another cluster they would not find their token,
+/// and nobody would read what they report.
 fn managed_elsewhere(job: &str, manager: &str) -> String {
     format!(
-        "batch Job {job} is managed by {manager} (spec.managedBy), so that no pod of it runs here, and its plan is in this cluster only: \
+        "batch Job {job} is managed by {manager} (spec.managedBy), so that no pod of it runs here, and its token is in this cluster only: \
          let the label kueue.x-k8s.io/queue-name of the TrainingJob name a queue without MultiKueue, or create the TrainingJob in the \
          cluster with the devices"
     )

@@ -15,8 +15,8 @@ use pawl_api::status::AttemptStatus;
 /// What has the name of an attempt's batch Job.
 pub(crate) enum Found {
     Nothing,
-    /// The attempt's batch Job, with this uid.
-    Own(String),
+    /// The attempt's batch Job.
+    Own(Box<GangFacts>),
 }
 
 /// The batch Job.
@@ -50,20 +50,21 @@ impl BatchJob<'_> {
             let why = format!("the annotation {} of its pods names another job", names::JOB_UID);
             return Err(Error::Taken { kind: "batch Job", name: name.to_owned(), why });
         }
-        Ok(Found::Own(there.uid))
+        Ok(Found::Own(Box::new(there)))
     }
 
-    /// Creates it. Returns its uid.
+    /// Creates it.
     ///
     /// # Errors
     /// [`Error::Stale`] when one of its name exists since; [`Error::Api`].
-    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<String, Error> {
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<GangFacts, Error> {
         let Attempt { context, key, name } = self.0;
         match self.0.api::<Job>().create(&creation(), &objects::gang(blueprint)).await {
             Ok(made) => {
-                context.facts.assume(key, name, assumed(blueprint, &made));
+                let gang = assumed(blueprint, &made);
+                context.facts.assume(key, name, gang.clone());
                 tracing::info!(attempt = name, replicas = blueprint.plan.replicas, "started");
-                Ok(made.uid().unwrap_or_default())
+                Ok(gang)
             }
             Err(error) if code(&error) == Some(409) => Err(Error::Stale),
             Err(error) => Err(error).doing(|| format!("create batch Job {name}")),
@@ -128,6 +129,9 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         job_uid: blueprint.job.uid().unwrap_or_default(),
         plan_hash: blueprint.plan_hash.to_owned(),
         template: blueprint.template_hash(),
+        carries_plan: objects::carries_plan(blueprint.plan).is_some(),
+        token_secret: blueprint.token_secret.to_owned(),
+        token_made: false,
         replicas: blueprint.plan.replicas,
         since: meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
         started: None,

@@ -30,7 +30,6 @@ pub(crate) struct Objects<'a> {
     /// Owns the token and the plan, which the garbage collector deletes with it.
     pub(crate) batch_job: BatchJob<'a>,
     pub(crate) token: TokenSecret<'a>,
-    /// Created last: where it exists, nothing is missing.
     pub(crate) plan: PlanConfigMap<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! The ConfigMap that holds an attempt's plan.
+//! The ConfigMap that holds an attempt's plan, where its pods do not carry it.
 
 use super::{Attempt, creation, repairing};
 use crate::error::{Doing, Error, code};
@@ -16,9 +16,12 @@ impl PlanConfigMap<'_> {
     /// # Errors
     /// [`Error::Stale`] when an earlier batch Job's plan had to be deleted first; [`Error::Taken`] when the ConfigMap
     /// is not one of an attempt; [`Error::Api`].
-    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang_uid: &str) -> Result<(), Error> {
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang: &GangFacts) -> Result<(), Error> {
         let Attempt { context, key, name } = self.0;
-        let object = objects::plan(blueprint, gang_uid)
+        if gang.carries_plan {
+            return Ok(());
+        }
+        let object = objects::plan(blueprint, &gang.uid)
             .map_err(|error| Error::Local { what: "the plan's ConfigMap", why: error.to_string() })?;
         match self.0.api::<ConfigMap>().create(&creation(), &object).await {
             Ok(made) => {
@@ -26,7 +29,7 @@ impl PlanConfigMap<'_> {
                 Ok(())
             }
             Err(error) if code(&error) == Some(409) => match self.read().await? {
-                Some(plan) if plan.gang_uid == gang_uid => Ok(()),
+                Some(plan) if plan.gang_uid == gang.uid => Ok(()),
                 // [`Self::remove`] removed any other, unless it was created late by a request of an earlier start.
                 _ => self.remove().await.and(Err(Error::Stale)),
             },
@@ -61,6 +64,9 @@ impl PlanConfigMap<'_> {
     /// [`Error::Api`].
     pub(crate) async fn repair(&self, facts: &AttemptFacts, gang: &GangFacts) -> Result<bool, Error> {
         let Attempt { context, key, name } = self.0;
+        if gang.carries_plan {
+            return Ok(false);
+        }
         let right = |plan: &PlanFacts| plan.gang_uid == gang.uid && plan.intact;
         let found = match &facts.plan {
             Some(plan) => plan.clone(),

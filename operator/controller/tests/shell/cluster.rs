@@ -64,7 +64,8 @@ fn make_pods(store: &mut Store) {
             labels["batch.kubernetes.io/job-completion-index"] = json!(index.to_string());
             let pod_name = format!("{name}-{index}-{uid}");
             let pod = json!({
-                "metadata": {"name": pod_name, "labels": labels, "ownerReferences": [{"kind": "Job", "uid": uid}]},
+                "metadata": {"name": pod_name, "labels": labels, "ownerReferences": [{"kind": "Job", "uid": uid}],
+                    "annotations": job["spec"]["template"]["metadata"]["annotations"]},
                 "spec": {"volumes": job["spec"]["template"]["spec"]["volumes"]},
                 "status": {"phase": "Pending"},
             });
@@ -124,6 +125,9 @@ pub fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<A
     let volumes = pod["spec"]["volumes"].as_array().unwrap();
     let mut plan = None;
     for volume in volumes {
+        if !volume["downwardAPI"].is_null() {
+            plan = serde_json::from_str(pod["metadata"]["annotations"]["pawl.dev/plan"].as_str()?).unwrap();
+        }
         if let Some(map) = volume["configMap"]["name"].as_str() {
             let map = store.objects.get(&("configmaps".to_owned(), namespace.clone(), map.to_owned()))?;
             assert_eq!(owner(map, "Job").as_deref(), Some(gang), "a pod must never read the plan of another gang");

@@ -39,10 +39,7 @@ async fn a_job_of_one_attempt_costs_these_writes_and_no_others() {
         // The intent, and the end.
         ("PATCH trainingjobs", 2),
         ("POST jobs", 1),
-        ("POST configmaps", 1),
         ("POST secrets", 1),
-        // One that an earlier batch Job of this name may have left.
-        ("DELETE secrets", 1),
         ("DELETE jobs", 1),
         ("POST events", 1),
         // Once a namespace.

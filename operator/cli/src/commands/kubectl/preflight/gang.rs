@@ -11,6 +11,9 @@ use pawl_decision::storage;
 /// The batch Job that does not exist has no uid yet; labels of its pods hold one.
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 
+/// The Secret with the token of its batch Job.
+pub const TOKEN_SECRET: &str = "pawl-token-preflight";
+
 /// The objects of an attempt with all replicas.
 #[derive(Clone, Debug)]
 pub struct Gang {
@@ -38,6 +41,7 @@ impl Gang {
             job: &job,
             plan: &plan,
             plan_hash: "preflight",
+            token_secret: TOKEN_SECRET,
             images: &config.images,
             storage: &config.storage,
             pods: &config.pods,

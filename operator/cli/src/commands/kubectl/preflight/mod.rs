@@ -24,7 +24,7 @@ use crate::commands::{document, print, source, validate};
 use crate::exit;
 use admission::Tried;
 use finding::{CheckResult, DryRun, Finding, Seen};
-use gang::Gang;
+use gang::{Gang, TOKEN_SECRET};
 use inquiry::Inquiry;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, Node, PersistentVolumeClaim, PodSpec, ResourceQuota};
@@ -269,7 +269,7 @@ async fn of_references(
     pod: &PodSpec,
     others: &[String],
 ) -> Result<Vec<Finding>, ClusterError> {
-    let mut own = vec![gang.name().to_owned(), names::token_secret(gang.name())];
+    let mut own = vec![gang.name().to_owned(), TOKEN_SECRET.to_owned()];
     own.extend(gang.claim.as_ref().map(|claim| claim.name_any()));
     let all: Vec<Reference> = references::references(pod, &own);
     let looks = all.iter().map(|reference| inquiry.existence(reference));
