@@ -343,6 +343,30 @@ def the_operator_gets_the_policy_and_the_defaults_of_pods():
 
 
 @test
+def defaults_of_trainer_pods_reach_the_operator_and_need_no_policy():
+    defaults = {
+        "imagePullSecrets": [{"name": "registry"}], "runtimeClassName": "nvidia", "priorityClassName": "research",
+        "nodeSelector": {"example.com/pool": "gpus"},
+        "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    pod, variables = operator_environment(
+        "pods.imagePullSecrets[0].name=registry", "pods.runtimeClassName=nvidia", "pods.priorityClassName=research",
+        r"pods.nodeSelector.example\.com/pool=gpus",
+        "pods.tolerations[0].key=spot,pods.tolerations[0].operator=Exists,pods.tolerations[0].effect=NoSchedule",
+    )
+    pods = json.loads(variables["PAWL_PODS"])
+    assert {name: pods[name] for name in defaults} == defaults
+    for name in defaults:
+        assert name not in pod, f"{name} of the operator's own pods is another value"
+    assert not any(json.loads(variables["PAWL_POLICY"]).values())
+    # The operator refuses a field that it does not know: all that the chart passes on are its own.
+    source = (ROOT / "operator/controller/src/objects/defaults.rs").read_text()
+    fields = re.findall(r"^    pub (\w+):", source.split("pub struct PodDefaults {")[1].split("\n}")[0], re.M)
+    known = {re.sub(r"_(\w)", lambda found: found[1].upper(), field) for field in fields}
+    assert set(pods) == known, f"{set(pods) ^ known}"
+
+
+@test
 def ids_can_be_left_to_openshift():
     pod, variables = operator_environment("pods.securityContext=null", "securityContext=null")
     assert "securityContext" not in json.loads(variables["PAWL_PODS"])
@@ -398,6 +422,8 @@ def invalid_policies_are_rejected():
     assert "/policy/allowedHostPaths" in rejected("policy.allowedHostPaths={data}")
     assert "/policy/allowedSecrets" in rejected("policy.allowedSecrets={a/b/c}")
     assert "/pods/emptyDirs" in rejected("pods.emptyDirs.tmp=much")
+    assert "/pods/tolerations" in rejected("pods.tolerations[0].effect=NoSchedul")
+    assert "/pods/imagePullSecrets" in rejected("pods.imagePullSecrets={registry}")
 
 
 @test

@@ -30,7 +30,7 @@ pub struct Trainer {
     #[serde(default = "default_gpu_resource")]
     #[schemars(length(min = 1, max = 253))]
     pub gpu_resource: String,
-    /// Further fields of the pods.
+    /// Further fields of the pods; the configuration of the operator may add to them.
     #[serde(default)]
     pub pod_template: PodTemplate,
 }

@@ -1,11 +1,16 @@
 //! What the administrator sets for the pods of all jobs.
 
+use k8s_openapi::api::core::v1::{LocalObjectReference, Toleration};
 use pawl_api::quantity::Bytes;
 use pawl_api::spec::PodSecurity;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// What the administrator sets for the pods of all jobs: the value `pods` of the chart.
+///
+/// A field that is added later is not written while it is empty: a hash over these defaults changes only when an
+/// administrator sets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodDefaults {
@@ -16,6 +21,26 @@ pub struct PodDefaults {
     /// Size limits of the directories on the node's disk.
     #[serde(default)]
     pub empty_dirs: DirectorySizes,
+    /// Secrets for pulling images, besides those of the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Runtime class, unless the job sets one.
+    #[serde(default, deserialize_with = "name", skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
+    /// Priority class, unless the job sets one.
+    #[serde(default, deserialize_with = "name", skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+    /// Node labels required by the pods, except for keys that the job sets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that the pods tolerate, except for those of a key and an effect that the job sets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+}
+
+/// Reads a name. In the values of a chart, an empty one is none.
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.filter(|name| !name.is_empty()))
 }
 
 /// Size limits of `emptyDir` volumes; the kubelet evicts a pod that exceeds one. Without a limit, a pod can fill the
@@ -45,6 +70,11 @@ impl Default for PodDefaults {
                 supplemental_groups: Vec::new(),
             },
             empty_dirs: DirectorySizes { work: size("100Gi"), data: size("200Gi"), tmp: size("50Gi") },
+            image_pull_secrets: Vec::new(),
+            runtime_class_name: None,
+            priority_class_name: None,
+            node_selector: BTreeMap::new(),
+            tolerations: Vec::new(),
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::{Blueprint, PodDefaults, annotations, carries_plan, container, labels, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, PodSpec, PodTemplateSpec,
-    PreferredSchedulingTerm, SeccompProfile, Toleration,
+    Affinity, LocalObjectReference, NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, PodSpec,
+    PodTemplateSpec, PreferredSchedulingTerm, SeccompProfile, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -43,9 +43,22 @@ fn unmoved(job: &TrainingJob) -> BTreeMap<String, String> {
     pairs.into_iter().filter(|_| job.spec.trainer.gpus_per_replica > 0).collect()
 }
 
-/// The tolerations of the job, and one for the taint that keeps pods without GPUs off the nodes with GPUs: its key is
-/// the resource. Some clusters add it by themselves (the admission plugin `ExtendedResourceToleration`).
-fn tolerations(job: &TrainingJob) -> Vec<Toleration> {
+/// The items of the job, and those defaults that none of them replaces.
+fn joined<T: Clone>(own: &[T], defaults: &[T], replaces: impl Fn(&T, &T) -> bool) -> Vec<T> {
+    let others = defaults.iter().filter(|default| !own.iter().any(|item| replaces(item, default)));
+    own.iter().chain(others).cloned().collect()
+}
+
+/// The secrets for pulling images: those of the job and of the administrator.
+pub(super) fn image_pull_secrets(job: &TrainingJob, defaults: &PodDefaults) -> Option<Vec<LocalObjectReference>> {
+    let own = &job.spec.trainer.pod_template.image_pull_secrets;
+    some(&joined(own, &defaults.image_pull_secrets, |a, b| a.name == b.name))
+}
+
+/// The tolerations of the job and of the administrator, and one for the taint that keeps pods without GPUs off the nodes
+/// with GPUs: its key is the resource. Some clusters add it by themselves (the admission plugin
+/// `ExtendedResourceToleration`).
+pub(super) fn tolerations(job: &TrainingJob, defaults: &PodDefaults) -> Option<Vec<Toleration>> {
     let trainer = &job.spec.trainer;
     let own = (trainer.gpus_per_replica > 0).then(|| Toleration {
         key: Some(trainer.gpu_resource.clone()),
@@ -53,9 +66,18 @@ fn tolerations(job: &TrainingJob) -> Vec<Toleration> {
         effect: Some("NoSchedule".to_owned()),
         ..Toleration::default()
     });
-    let mut all = trainer.pod_template.tolerations.clone();
+    // A taint is a key with an effect: tolerating another effect of the same key replaces nothing.
+    let same = |a: &Toleration, b: &Toleration| (&a.key, &a.effect) == (&b.key, &b.effect);
+    let mut all = joined(&trainer.pod_template.tolerations, &defaults.tolerations, same);
     all.extend(own.filter(|own| !all.contains(own)));
-    all
+    some(&all)
+}
+
+/// The node labels that the job requires, and those of the administrator with other keys.
+fn node_selector(job: &TrainingJob, defaults: &PodDefaults) -> Option<BTreeMap<String, String>> {
+    let mut all = defaults.node_selector.clone();
+    all.extend(job.spec.trainer.pod_template.node_selector.clone());
+    some(&all)
 }
 
 /// Weight of the preference for other nodes: the largest.
@@ -81,7 +103,7 @@ fn affinity(wanted: Option<Affinity>, avoided: &[String]) -> Option<Affinity> {
 }
 
 fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
-    let wanted = &blueprint.job.spec.trainer.pod_template;
+    let (wanted, defaults) = (&blueprint.job.spec.trainer.pod_template, blueprint.pods);
     // What the agent gives its ranks, and what it takes to report how they ended.
     let grace = blueprint.stop_grace_seconds() + pod::REPORT_SECONDS;
     PodSpec {
@@ -93,16 +115,16 @@ fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
         subdomain: blueprint.is_gang().then(|| names::SERVICE.to_owned()),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
-        security_context: Some(security(blueprint.job, blueprint.pods)),
-        node_selector: some(&wanted.node_selector),
-        tolerations: some(&tolerations(blueprint.job)),
+        security_context: Some(security(blueprint.job, defaults)),
+        node_selector: node_selector(blueprint.job, defaults),
+        tolerations: tolerations(blueprint.job, defaults),
         affinity: affinity(wanted.affinity.clone(), blueprint.avoided),
         topology_spread_constraints: some(&wanted.topology_spread_constraints),
         service_account_name: wanted.service_account_name.clone(),
-        priority_class_name: wanted.priority_class_name.clone(),
+        priority_class_name: wanted.priority_class_name.clone().or_else(|| defaults.priority_class_name.clone()),
         scheduler_name: wanted.scheduler_name.clone(),
-        runtime_class_name: wanted.runtime_class_name.clone(),
-        image_pull_secrets: some(&wanted.image_pull_secrets),
+        runtime_class_name: wanted.runtime_class_name.clone().or_else(|| defaults.runtime_class_name.clone()),
+        image_pull_secrets: image_pull_secrets(blueprint.job, defaults),
         ..PodSpec::default()
     }
 }

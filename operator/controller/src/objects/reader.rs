@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use pawl_api::TrainingJob;
-use pawl_api::spec::PodSecurity;
 use pawl_contract::env;
 use std::collections::BTreeMap;
 
@@ -18,9 +17,9 @@ const FETCH_NAME: &str = "pawl-fetch";
 const DEADLINE: i64 = 6 * 3600;
 
 /// A pod without GPUs that waits, with the storage at `location` (`status.training.storage`) mounted read-only and the
-/// credentials, volumes and service account of the job's pod template. `image` contains `/bin/pawl`; `ids` are those of
-/// the pods that wrote there, where the job sets none.
-pub fn reader(job: &TrainingJob, location: &str, image: &str, ids: &PodSecurity) -> Pod {
+/// credentials, volumes and service account of the job's pod template. `image` contains `/bin/pawl`; of `defaults`, which
+/// are those of the pods that wrote there, it has the ids, the secrets for pulling images and the tolerations.
+pub fn reader(job: &TrainingJob, location: &str, image: &str, defaults: &PodDefaults) -> Pod {
     let template = &job.spec.trainer.pod_template;
     let storage = mounted(location, paths::CHECKPOINTS);
     let mut all_volumes = vec![volumes::directory("pawl-tmp", None)];
@@ -56,7 +55,6 @@ pub fn reader(job: &TrainingJob, location: &str, image: &str, ids: &PodSecurity)
         security_context: Some(container::restricted()),
         ..Container::default()
     };
-    let defaults = PodDefaults { security_context: ids.clone(), ..PodDefaults::default() };
     Pod {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-fetch-", job.name_any())),
@@ -72,11 +70,11 @@ pub fn reader(job: &TrainingJob, location: &str, image: &str, ids: &PodSecurity)
             termination_grace_period_seconds: Some(1),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
-            security_context: Some(pod::security(job, &defaults)),
+            security_context: Some(pod::security(job, defaults)),
             // A node with GPUs may be the only one that reaches the volume.
-            tolerations: (!template.tolerations.is_empty()).then(|| template.tolerations.clone()),
+            tolerations: pod::tolerations(job, defaults),
             service_account_name: template.service_account_name.clone(),
-            image_pull_secrets: (!template.image_pull_secrets.is_empty()).then(|| template.image_pull_secrets.clone()),
+            image_pull_secrets: pod::image_pull_secrets(job, defaults),
             ..PodSpec::default()
         }),
         status: None,

@@ -495,6 +495,43 @@ fn ids_are_those_of_the_job_then_of_the_chart_and_otherwise_left_to_the_cluster(
 }
 
 #[test]
+fn defaults_of_the_chart_join_what_the_job_sets_and_never_replace_it() {
+    let fields = |template: Value| {
+        let mut made = Made::new(|job| {
+            job["spec"]["trainer"]["gpusPerReplica"] = 0.into();
+            job["spec"]["trainer"]["podTemplate"] = template;
+        });
+        let defaults = json!({
+            "imagePullSecrets": [{"name": "mirror"}, {"name": "hub"}], "runtimeClassName": "nvidia",
+            "priorityClassName": "research", "nodeSelector": {"pool": "gpus", "zone": "a"},
+            "tolerations": [{"key": "gpus", "operator": "Exists", "effect": "NoSchedule"},
+                            {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+        });
+        made.pods = defaults.to_string().parse().unwrap();
+        let pod = made.pod();
+        json!([pod.image_pull_secrets, pod.runtime_class_name, pod.priority_class_name, pod.node_selector, pod.tolerations])
+    };
+    let tolerated = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
+    let secrets = |names: &[&str]| json!(names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>());
+    let alone = json!([
+        secrets(&["mirror", "hub"]), "nvidia", "research", {"pool": "gpus", "zone": "a"},
+        [tolerated("gpus"), tolerated("spot")],
+    ]);
+    assert_eq!(fields(json!({})), alone);
+    let limited = json!({"key": "spot", "operator": "Equal", "value": "short", "effect": "NoSchedule"});
+    let evicted = json!({"key": "gpus", "operator": "Exists", "effect": "NoExecute"});
+    let both = fields(json!({
+        "imagePullSecrets": [{"name": "own"}, {"name": "hub"}], "runtimeClassName": "kata",
+        "priorityClassName": "urgent", "nodeSelector": {"pool": "large"}, "tolerations": [limited, evicted],
+    }));
+    let joined = json!([
+        secrets(&["own", "hub", "mirror"]), "kata", "urgent", {"pool": "large", "zone": "a"},
+        [limited, evicted, tolerated("gpus")],
+    ]);
+    assert_eq!(both, joined);
+}
+
+#[test]
 fn the_installer_of_the_agent_has_the_requests_and_limits_of_the_trainer() {
     let resources = json!({
         "limits": {"cpu": "4", "memory": "8Gi", "rdma/hca": "1"}, "requests": {"cpu": "4", "memory": "8Gi"},
@@ -588,12 +625,14 @@ fn one_headless_service_names_the_first_pods_of_all_gangs() {
 #[test]
 fn the_pod_that_reads_checkpoints_has_limits_a_deadline_and_the_ids_of_the_writers() {
     let read = |template: Value, ids: &PodSecurity| {
+        let pull = r#"{"imagePullSecrets": [{"name": "mirror"}], "tolerations": [{"key": "gpus"}]}"#;
+        let defaults = PodDefaults { security_context: ids.clone(), ..pull.parse().unwrap() };
         let job: TrainingJob = serde_json::from_value(json!({
             "metadata": {"name": "toy", "namespace": "team"},
             "spec": {"workload": {"name": "ups"}, "trainer": {"podTemplate": template}},
         }))
         .unwrap();
-        reader(&job, "pvc://models/team/toy/u", "pawl:1", ids).spec.unwrap()
+        reader(&job, "pvc://models/team/toy/u", "pawl:1", &defaults).spec.unwrap()
     };
     let writers = PodSecurity { run_as_user: Some(1000), fs_group: Some(2000), ..PodSecurity::default() };
     let pod = read(json!({}), &writers);
@@ -603,6 +642,7 @@ fn the_pod_that_reads_checkpoints_has_limits_a_deadline_and_the_ids_of_the_write
     assert!(pod.active_deadline_seconds.is_some_and(|seconds| seconds > 0));
     let ids = pod.security_context.unwrap();
     assert_eq!((ids.run_as_user, ids.run_as_group, ids.fs_group), (Some(1000), None, Some(2000)));
+    assert_eq!(json!([pod.image_pull_secrets, pod.tolerations.unwrap()[0]]), json!([[{"name": "mirror"}], {"key": "gpus"}]));
     let own = read(json!({"securityContext": {"runAsUser": 7}}), &writers).security_context.unwrap();
     assert_eq!(own.run_as_user, Some(7), "the job's own ids come first");
     let openshift = read(json!({}), &PodSecurity::default()).security_context.unwrap();

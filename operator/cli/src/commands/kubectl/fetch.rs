@@ -82,29 +82,37 @@ async fn create(
 ) -> Result<String, ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let chosen = ListParams::default().labels(&format!("{}={name}", names::JOB));
-    // Without the permission to list pods, or when they are gone: the ids that the chart sets by default.
+    // Without the permission to list pods, or when they are gone: what the chart sets by default.
     let writers = pods.list(&chosen).await.map(|list| list.items).unwrap_or_default();
-    let ids = writers.first().map_or_else(|| PodDefaults::default().security_context, ids);
-    let ask = async |ids: &PodSecurity| {
-        let pod = pawl_controller::objects::reader(job, location, image, ids);
+    let defaults = writers.first().map_or_else(PodDefaults::default, defaults);
+    let ask = async |defaults: &PodDefaults| {
+        let pod = pawl_controller::objects::reader(job, location, image, defaults);
         session.ask(session.request("create", PODS), pods.create(&PostParams::default(), &pod)).await
     };
-    let created = match ask(&ids).await {
+    let created = match ask(&defaults).await {
         // OpenShift chooses the ids, and refuses others. Who may make no pods at all is refused again.
-        Err(ClusterError::Forbidden { .. }) => ask(&PodSecurity::default()).await?,
+        Err(ClusterError::Forbidden { .. }) => {
+            ask(&PodDefaults { security_context: PodSecurity::default(), ..defaults }).await?
+        }
         created => created?,
     };
     Ok(created.metadata.name.unwrap_or_default())
 }
 
-/// The ids of a pod of the job, as the chart or the cluster set them.
-fn ids(pod: &Pod) -> PodSecurity {
-    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.clone()).unwrap_or_default();
-    PodSecurity {
-        run_as_user: context.run_as_user,
-        run_as_group: context.run_as_group,
-        fs_group: context.fs_group,
-        supplemental_groups: context.supplemental_groups.unwrap_or_default(),
+/// What the chart or the cluster set for a pod of the job.
+fn defaults(pod: &Pod) -> PodDefaults {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let context = spec.security_context.unwrap_or_default();
+    PodDefaults {
+        security_context: PodSecurity {
+            run_as_user: context.run_as_user,
+            run_as_group: context.run_as_group,
+            fs_group: context.fs_group,
+            supplemental_groups: context.supplemental_groups.unwrap_or_default(),
+        },
+        image_pull_secrets: spec.image_pull_secrets.unwrap_or_default(),
+        tolerations: spec.tolerations.unwrap_or_default(),
+        ..PodDefaults::default()
     }
 }
 
@@ -338,11 +346,13 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_has_the_ids_of_the_pods_that_wrote() {
+    fn the_pod_has_what_the_pods_that_wrote_have() {
         let context = json!({"runAsNonRoot": true, "runAsUser": 1000650000, "fsGroup": 1000650000});
-        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [], "securityContext": context}})).unwrap();
-        let found = ids(&pod);
-        assert_eq!((found.run_as_user, found.run_as_group, found.fs_group), (Some(1000650000), None, Some(1000650000)));
+        let spec = json!({"containers": [], "securityContext": context, "imagePullSecrets": [{"name": "registry"}]});
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let PodDefaults { security_context: ids, image_pull_secrets, .. } = defaults(&pod);
+        assert_eq!((ids.run_as_user, ids.run_as_group, ids.fs_group), (Some(1000650000), None, Some(1000650000)));
+        assert_eq!(image_pull_secrets[0].name, "registry", "where the job names none");
     }
 
     #[test]

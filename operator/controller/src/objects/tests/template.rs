@@ -37,6 +37,27 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
     let made = Made::new(|_| {});
     let defaults = PodDefaults { security_context: PodSecurity::default(), ..PodDefaults::default() };
     assert_ne!(template_hash(&made.job, &defaults, true), before);
+    // As the chart gives those that are not set.
+    let unset = json!({
+        "securityContext": {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532},
+        "emptyDirs": {"work": "100Gi", "data": "200Gi", "tmp": "50Gi"}, "imagePullSecrets": [],
+        "runtimeClassName": "", "priorityClassName": "", "nodeSelector": {}, "tolerations": [],
+    });
+    let with = |name: &str, value: Value| {
+        let mut defaults = unset.clone();
+        defaults[name] = value;
+        template_hash(&made.job, &defaults.to_string().parse().unwrap(), true)
+    };
+    assert_eq!(with("tolerations", json!([])), before);
+    for (name, value) in [
+        ("imagePullSecrets", json!([{"name": "registry"}])),
+        ("runtimeClassName", json!("nvidia")),
+        ("priorityClassName", json!("research")),
+        ("nodeSelector", json!({"pool": "gpus"})),
+        ("tolerations", json!([{"key": "gpus", "operator": "Exists"}])),
+    ] {
+        assert_ne!(with(name, value), before, "{name}");
+    }
     let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
     assert_eq!(annotations["pawl.dev/template-hash"], hash(false, |_| {}));
 }

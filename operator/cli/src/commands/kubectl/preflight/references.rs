@@ -143,11 +143,18 @@ fn remedy(Reference { kind, name }: &Reference) -> String {
             format!("kubectl create serviceaccount {name}, or correct {template}.serviceAccountName")
         }
         Referent::PriorityClass => {
-            format!("ask the administrator to create it, or correct {template}.priorityClassName")
+            let fields = format!("{template}.priorityClassName, or pods.priorityClassName of the chart");
+            format!("ask the administrator to create it, or correct {fields}")
         }
-        Referent::RuntimeClass => format!("ask the administrator to create it, or correct {template}.runtimeClassName"),
+        Referent::RuntimeClass => {
+            let fields = format!("{template}.runtimeClassName, or pods.runtimeClassName of the chart");
+            format!("ask the administrator to create it, or correct {fields}")
+        }
         Referent::ConfigMap => format!("create it, or correct env or volumes of {template}"),
-        Referent::Secret => format!("create it, or correct env, volumes or imagePullSecrets of {template}"),
+        Referent::Secret => {
+            let fields = format!("env, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart");
+            format!("create it, or correct {fields}")
+        }
         Referent::PersistentVolumeClaim => {
             format!("create it, or correct spec.train.checkpoint.storage or volumes of {template}")
         }
