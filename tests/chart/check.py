@@ -14,7 +14,7 @@ CHART = ROOT / "charts/pawl"
 TESTS = []
 
 EVERYTHING = [
-    "replicas=2", "trainerImage=ghcr.io/pawl-dev/pawl-trainer:0.1.0", "networkPolicy.create=true",
+    "replicas=2", "trainerImage=ghcr.io/pawl-dev/pawl-trainer-cuda:0.1.0", "networkPolicy.create=true",
     "networkPolicy.trainerNamespaces={team-a,team-b}", "monitoring.serviceMonitor.create=true",
     "monitoring.podMonitor.create=true", "monitoring.rules.create=true", "monitoring.dashboards.create=true",
     "priorityClassName=system-cluster-critical", "imagePullSecrets[0].name=pull",
