@@ -194,6 +194,32 @@ def the_digest_takes_precedence_over_the_tag():
 
 
 @test
+def all_images_come_from_the_registry_that_is_set():
+    def images(*values):
+        pod, variables = operator_environment(*values)
+        return [pod["containers"][0]["image"], variables["PAWL_AGENT_IMAGE"], variables["PAWL_TRAINER_IMAGE"]]
+
+    (operator, agent, trainer) = images()
+    assert operator == agent == trainer and operator.startswith("ghcr.io/pawl-dev/pawl:")
+    tag = operator.split(":")[1]
+    digest = "sha256:" + "a" * 64
+    cuda = f"trainerImage=ghcr.io/pawl-dev/pawl-trainer-cuda:{tag}"
+    own, mirror = "registry.example.com:5000", "registry.example.com/team/mirror"
+    assert images(f"global.imageRegistry={own}") == [f"{own}/pawl-dev/pawl:{tag}"] * 3
+    mirrored = images(f"global.imageRegistry={mirror}", cuda, f"image.digest={digest}")
+    assert mirrored == [f"{mirror}/pawl-dev/pawl@{digest}"] * 2 + [f"{mirror}/pawl-dev/pawl-trainer-cuda:{tag}"]
+    # Only what is a registry is replaced.
+    for name, expected in [
+        ("pawl", "pawl"), ("team/pawl", "team/pawl"), ("localhost/pawl", "pawl"), ("localhost:5000/a/pawl", "a/pawl"),
+    ]:
+        assert images(f"global.imageRegistry={own}", f"image.repository={name}")[0] == f"{own}/{expected}:{tag}", name
+    for wrong in ("https://registry.example.com", "registry.example.com/"):
+        assert "/global/imageRegistry" in rejected(f"global.imageRegistry={wrong}")
+    # The values of a parent chart for its other charts.
+    template("global.storageClass=fast")
+
+
+@test
 def invalid_values_are_rejected_with_a_remedy():
     assert "leaderElection=true or replicas=1" in rejected("replicas=2", "leaderElection=false")
     assert "networkPolicy.trainerNamespaces" in rejected("networkPolicy.create=true")

@@ -67,13 +67,34 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* The name of an image, in the registry of global.imageRegistry if that is set. As for container runtimes, the first part of a name
+     is a registry if it has a dot or a port, or is localhost. Arguments: root, name. */}}
+{{- define "pawl.inRegistry" -}}
+{{- $registry := ((index . 0).Values.global | default dict).imageRegistry -}}
+{{- if $registry -}}
+{{ $registry }}/{{ regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" (index . 1) "" }}
+{{- else -}}
+{{ index . 1 }}
+{{- end -}}
+{{- end -}}
+
 {{/* The operator's image. */}}
 {{- define "pawl.image" -}}
 {{- $image := .Values.image -}}
+{{- $repository := include "pawl.inRegistry" (list . $image.repository) -}}
 {{- if $image.digest -}}
-{{ $image.repository }}@{{ $image.digest }}
+{{ $repository }}@{{ $image.digest }}
 {{- else -}}
-{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* The image of trainers whose jobs name none. */}}
+{{- define "pawl.trainerImage" -}}
+{{- if .Values.trainerImage -}}
+{{ include "pawl.inRegistry" (list . .Values.trainerImage) }}
+{{- else -}}
+{{ include "pawl.image" . }}
 {{- end -}}
 {{- end -}}
 
