@@ -37,14 +37,16 @@ pub enum Takes {
     /// A text or a number.
     #[default]
     Value,
+    /// A text or a number, or nothing, which turns it on: `nargs="?"` with a `const`.
+    Optional,
     /// Unknown, such as with a custom action.
     Other,
 }
 
 impl Declared {
-    /// Whether a value follows it.
+    /// Whether a value may follow it.
     pub const fn has_value(&self) -> bool {
-        matches!(self.takes, Takes::Value | Takes::Boolean)
+        matches!(self.takes, Takes::Value | Takes::Boolean | Takes::Optional)
     }
 
     /// What turns it on.

@@ -83,7 +83,9 @@ def takes(given, arguments, default):
     type_name = name(arguments["type"]) if "type" in arguments else ""
     if type_name == "bool" or "2bool" in type_name or "tobool" in type_name or (not type_name and isinstance(default, bool)):
         return "Boolean"
-    return "Value"
+    # Such as `--torchcompile` of timm: alone, or followed by a backend.
+    is_optional = "const" in arguments and "nargs" in arguments and constant(arguments["nargs"]) == "?"
+    return "Optional" if is_optional else "Value"
 
 
 def of_parsers(tree):

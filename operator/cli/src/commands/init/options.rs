@@ -75,7 +75,7 @@ impl Options {
             if let Some(value) = set.as_deref().and_then(OsStr::to_str) {
                 option.default = match option.takes {
                     Takes::Boolean => Value::Bool(value == option.on),
-                    Takes::Nothing | Takes::Value | Takes::Other => {
+                    Takes::Nothing | Takes::Value | Takes::Optional | Takes::Other => {
                         value.parse::<u64>().map_or(value.into(), Value::from)
                     }
                 };
@@ -131,7 +131,7 @@ impl Options {
             match self.resolve(name) {
                 Some(option) => {
                     named.extend(option.names.iter().map(String::as_str));
-                    let takes_value = matches!(option.takes, Takes::Value | Takes::Boolean | Takes::Other);
+                    let takes_value = option.takes != Takes::Nothing;
                     if value.is_none() && takes_value && option.style == Style::Option {
                         rest.next_if(|next| !next.starts_with('-'));
                     }
@@ -202,12 +202,13 @@ impl Options {
         let is_off = option.default.as_u64().is_none_or(|number| number == 0) && option.default.is_number();
         match (argument.is_switch(), option.takes) {
             (true, Takes::Nothing | Takes::Boolean) if option.default == true => None,
-            (true, Takes::Nothing) => Some(argument.word(name, option.style)),
+            (true, Takes::Optional) if !matches!(option.default, Value::Null | Value::Bool(false)) => None,
+            (true, Takes::Nothing | Takes::Optional) => Some(argument.word(name, option.style)),
             (true, Takes::Boolean) => Some(argument.switched(name, option.style, option.on())),
             (true, Takes::Value) if option.style == Style::Variable && is_off => {
                 Some(argument.switched(name, option.style, option.on()))
             }
-            (false, Takes::Value) => Some(argument.word(name, option.style)),
+            (false, Takes::Value | Takes::Optional) => Some(argument.word(name, option.style)),
             (true, Takes::Value) | (_, Takes::Other) | (false, Takes::Nothing | Takes::Boolean) => None,
         }
     }
@@ -303,6 +304,21 @@ subprocess.run(["tool", "--fused"])
         let options = options(&format!("{source}@click.option('--fused', is_flag=True)\ndef main(): ...\n"));
         assert_eq!((options.number(&BATCH), word(&options, &COMPILE)), (Some(16), None));
         assert_eq!(word(&options, &FUSED).as_deref(), Some("$(settings.optimizerKernel=Fused:+--fused)"));
+    }
+
+    #[test]
+    fn an_option_whose_value_may_be_left_out_is_a_switch() {
+        let compile = |more: &str| {
+            let source = "a.add_argument('-b', '--batch-size', type=int)\n";
+            let options = options(&format!("{source}a.add_argument('--torchcompile', nargs='?', type=str, {more})\n"));
+            word(&options, &COMPILE)
+        };
+        let alone = Some("$(settings.compile=Fuse:+--torchcompile)");
+        assert_eq!(compile("default=None, const='inductor'").as_deref(), alone);
+        assert_eq!(compile("default='inductor', const='inductor'"), None, "it is on by default");
+        assert_eq!(compile("default=None"), None, "alone, it says nothing");
+        let source = "a.add_argument('--torchcompile', nargs='?', const='inductor')\na.add_argument('data')\n";
+        assert!(options(source).required(&["--torchcompile", "inductor", "images"].map(str::to_owned)).is_empty());
     }
 
     #[test]
