@@ -125,3 +125,10 @@ def test_no_batch_is_repeated_or_left_out(
         assert sorted(item for batch, _ in epoch for item in batch) == list(range(40))
     if loader == SEEDED:
         assert [batch for batch, _ in parts] == [batch for batch, _ in at_once]
+
+
+def test_a_least_number_of_epochs_or_steps_does_not_lengthen_a_measurement_with_lightning(launch: Launch) -> None:
+    script = LIGHTNING.replace("Trainer(**", "Trainer(min_epochs=4, min_steps=30, **").replace("LOADER", SEEDED)
+    code, report = launch.run(HEAD + script)
+    trained = len((launch.directory / "seen.jsonl").read_text().splitlines())
+    assert (code, trained) == (0, report["steps"])

@@ -178,6 +178,8 @@ class PawlCallback(_Callback):  # type: ignore[misc]
         self._begun = True
         # The Trainer has replaced it by its own, which ends training without a checkpoint.
         handle_signals()
+        # The launch's budget is its length: a least number of epochs or steps would make Lightning ignore its end.
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         # Before the start, which ends a preflight.
         _require_batch_size(trainer, run)
         # The callback stops the Trainer, at its last step at the latest.
