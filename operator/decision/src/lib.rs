@@ -92,6 +92,7 @@ mod preview;
 mod problems;
 mod reason;
 mod refuse;
+mod replay;
 mod requeue;
 mod retry;
 mod revert;
@@ -118,6 +119,7 @@ pub use launch::gang;
 pub use plan::plan;
 pub use preview::preview;
 pub use refuse::retry;
+pub use replay::replay;
 
 use action::{Action, Decision};
 use draft::Draft;

@@ -74,6 +74,20 @@ pub enum KubectlCommand {
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
+    /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
+    ///
+    /// No launch is run: a verdict that would need one is told as such.
+    Replay {
+        /// Name of the job.
+        #[command(flatten)]
+        job: JobArgs,
+        /// Manifest by which it is judged. Default: the spec of the job.
+        #[arg(long, value_name = "FILE")]
+        gates: Option<PathBuf>,
+        /// Output format.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: Output,
+    },
     /// Export the hyperparameter search of a job.
     #[command(subcommand)]
     Search(SearchCommand),

@@ -113,6 +113,22 @@ fn a_report_is_a_page_with_the_clusters_events_of_this_job_alone() {
 }
 
 #[test]
+fn the_launches_in_a_status_are_judged_anew_and_nothing_is_written() {
+    const LADDER: &str = include_str!("../../../../tests/device/ladders/slm-fp8.json");
+    let recorded = || {
+        let record: Value = serde_json::from_str(LADDER).unwrap();
+        let mut job = record["job"]["job"].clone();
+        job["status"] = record["job"]["status"].clone();
+        job
+    };
+    let api = Api::start(move |_| Answer::Json(recorded()));
+    let printed = Program::new(&api).pawl(&["replay", "slm-fp8"]);
+    assert_eq!(printed.code, Some(0), "{}", printed.err);
+    assert!(printed.out.ends_with("\nEach verdict is the recorded one.\n"), "{}", printed.out);
+    assert!(api.asked().iter().all(|asked| asked.method == "GET"));
+}
+
+#[test]
 fn the_trials_of_a_search_are_exported_from_the_status() {
     let searched = || {
         let mut job = job();

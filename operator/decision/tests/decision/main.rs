@@ -20,6 +20,7 @@ mod preflight;
 mod protocol;
 mod records;
 mod reference;
+mod replay;
 mod resume;
 mod search;
 mod search_edits;

@@ -7,6 +7,7 @@ mod fetch;
 mod logs;
 mod pin;
 mod preflight;
+mod replay;
 mod report;
 mod restart;
 mod search;
@@ -47,6 +48,9 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
         KubectlCommand::Status { job, watch: true, output } => watch::watch(&session().await?, &job.name, output).await,
         KubectlCommand::Status { job, watch: false, output } => {
             status::status(&session().await?, &job.name, output).await
+        }
+        KubectlCommand::Replay { job, gates, output } => {
+            replay::replay(&session().await?, &job.name, gates.as_deref(), output).await
         }
         KubectlCommand::Report { job, out } => report::report(&session().await?, &job.name, out.as_deref()).await,
         KubectlCommand::Search(SearchCommand::Export { job, export }) => {
