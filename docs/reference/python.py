@@ -9,7 +9,7 @@ INTRODUCTION = """# The Python package `pawl_launch`
 Signatures and docstrings. [Bring your script](../script/index.md) shows how they are used.
 
 """
-ADAPTERS = ["pytorch", "hf", "lightning", "accelerate"]
+MODULES = ["pytorch", "hf", "lightning", "accelerate", "jobs"]
 
 
 def with_tables(text):
@@ -102,9 +102,9 @@ def page(repository):
                     text += "".join(of_function(4, own, inner) for own, inner in functions(inherited.body))
         else:
             text += of_function(3, name, node)
-    for adapter in ADAPTERS:
-        tree = modules[adapter]
-        text += f"## `pawl_launch.{adapter}`\n\n{docstring(tree)}\n\n"
+    for module in MODULES:
+        tree = modules[module]
+        text += f"## `pawl_launch.{module}`\n\n{docstring(tree)}\n\n"
         text += "".join(of_function(3, name, node) for name, node in functions(tree.body))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and ast.get_docstring(node):

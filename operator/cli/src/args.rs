@@ -61,6 +61,35 @@ pub enum Command {
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
+    /// List the jobs that were run here.
+    List {
+        /// Directories of state directories.
+        #[arg(value_name = "DIR", default_value = ".pawl")]
+        directories: Vec<PathBuf>,
+        /// Output format.
+        #[arg(long, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Print two jobs beside each other: verdicts, settings, training, cost.
+    Compare {
+        /// Manifests, or names of jobs that were run here, or state directories.
+        #[arg(required = true, num_args = 2, value_name = "JOB")]
+        jobs: Vec<PathBuf>,
+    },
+    /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
+    ///
+    /// No launch is run: a verdict that would need one is told as such.
+    Replay {
+        /// Job whose state is read.
+        #[command(flatten)]
+        state: StateArgs,
+        /// Manifest by which it is judged. Default: that of the last run.
+        #[arg(long, value_name = "FILE")]
+        gates: Option<PathBuf>,
+        /// Output format.
+        #[arg(long, value_enum, default_value = "table")]
+        output: Output,
+    },
     /// Export the hyperparameter search of a job.
     #[command(subcommand)]
     Search(search::SearchCommand),

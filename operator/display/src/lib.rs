@@ -13,13 +13,16 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod columns;
 pub mod event;
 pub mod export;
 pub mod headline;
+pub mod jobs;
 pub mod numbers;
 pub mod plain;
 pub mod report;
 pub mod search;
+pub mod sentence;
 pub mod settings;
 pub mod summary;
 pub mod table;

@@ -3,11 +3,13 @@
 use super::{search, table, trained};
 use crate::numbers::{percent_change, saved, short};
 use crate::plain::plain;
+use crate::sentence::sentence;
 use crate::settings::{Difference, differences};
 use console::{Style as Paint, measure_text_width, truncate_str};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use pawl_api::status::Stage;
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::report::printable;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -39,7 +41,8 @@ pub fn render(
     colours: bool,
 ) -> String {
     let (status, places) = (&plain(status), &plain(places));
-    let mut text = table::render(status, width, colours);
+    let told = sentence(job, status).map(|told| format!("{}\n\n", printable(&told)));
+    let mut text = told.unwrap_or_default() + &table::render(status, width, colours);
     if !text.is_empty() {
         text.push('\n');
     }

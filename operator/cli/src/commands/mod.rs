@@ -3,11 +3,13 @@
 mod agent;
 mod dry_run;
 mod init;
+mod jobs;
 #[cfg(feature = "cluster")]
 pub mod kubectl;
 #[cfg(feature = "cluster")]
 mod operator;
 mod plan;
+mod replay;
 mod report;
 mod run;
 mod search;
@@ -35,6 +37,9 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Tune(arguments) => tune::tune(&arguments),
         Command::Validate { files } => validate::validate(&files),
         Command::Status { state, output } => status::status(&state, output),
+        Command::List { directories, output } => jobs::list(&directories, output),
+        Command::Compare { jobs } => jobs::compare(&jobs),
+        Command::Replay { state, gates, output } => replay::replay(&state, gates.as_deref(), output),
         Command::Report { state, out } => report::report(&state, out.as_deref()),
         Command::Search(SearchCommand::Export { state, export }) => search::export(&state, &export),
         Command::Plan(plan) => plan::plan(&plan),

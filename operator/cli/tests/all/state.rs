@@ -1,6 +1,7 @@
 //! Trouble with the state directory: exit 4, a clear error, nothing lost.
 
 use crate::scene::{Scene, stderr, stdout, wait_until};
+use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;
 
@@ -83,4 +84,36 @@ fn a_full_disk_stops_the_run_and_loses_nothing() {
     let output = scene.output(&["run", "job.yaml", "--state", "disk/state"]);
     assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("accepted (fallback 1)"), "{}", stdout(&output));
+}
+
+#[test]
+fn jobs_are_listed_and_two_are_compared() {
+    let scene = Scene::new();
+    let none = scene.output(&["list"]);
+    assert_eq!((none.status.code(), stdout(&none).lines().count()), (Some(0), 1), "{}", stderr(&none));
+    for (name, state, estimate) in [("one", "Accepted", "1.5"), ("other", "RolledBack", "0.9")] {
+        let phase = json!({"name": "graph", "state": state, "speedup": {"estimate": estimate, "pairs": 3}});
+        let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+            "spec": {"workload": {"name": "ups"}}});
+        let status = json!({"stage": "Complete", "phases": [phase], "speedup": estimate});
+        let document = json!({"format": 1, "specHash": "", "job": job, "status": status});
+        let directory = scene.path().join(".pawl").join(name);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("status.json"), document.to_string()).unwrap();
+    }
+    let listed = stdout(&scene.output(&["list"]));
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["JOB", "one", "other"], "{listed}");
+    let compared = scene.output(&["compare", "one", ".pawl/other"]);
+    let text = stdout(&compared);
+    let phase = text.lines().find(|line| line.contains("phase graph")).unwrap_or_else(|| panic!("{text}"));
+    assert!(phase.starts_with('≠') && phase.contains("accepted") && phase.contains("rolled back"), "{text}");
+
+    // One that cannot be read does not hide the others.
+    fs::write(scene.path().join(".pawl/one/status.json"), "{").unwrap();
+    let listed = scene.output(&["list", "--output", "json"]);
+    assert_eq!(listed.status.code(), Some(4));
+    assert!(stderr(&listed).contains(".pawl/one/status.json"), "{}", stderr(&listed));
+    let jobs: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!((jobs.as_array().unwrap().len(), &jobs[0]["job"]), (1, &json!("other")));
 }

@@ -31,6 +31,8 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
 
     let status = scene.output(&["status", "job.yaml"]);
     assert!(stdout(&status).contains("accepted (fallback 1)"), "{}", stdout(&status));
+    let replayed = scene.output(&["replay", "job.yaml"]);
+    assert!(stdout(&replayed).ends_with("\nEach verdict is the recorded one.\n"), "{}", stdout(&replayed));
     let page = scene.output(&["report", "--state", ".pawl/toy", "-o", "-"]);
     assert!(stdout(&page).starts_with("<!DOCTYPE html>"), "{}", stderr(&page));
 }
@@ -52,6 +54,28 @@ fn json_is_one_document_and_equals_the_state() {
     let quiet = scene.output(&["run", "job.yaml", "--output", "yaml", "--quiet"]);
     assert!(quiet.stderr.is_empty(), "{}", stderr(&quiet));
     assert!(stdout(&quiet).contains("stage: Complete"), "{}", stdout(&quiet));
+}
+
+#[test]
+fn recorded_launches_are_judged_by_other_gates_and_none_is_run() {
+    let scene = Scene::new();
+    let graph = json!([{"name": "graph", "settings": {"compile": "Graph"}}]);
+    scene.write_job(|job| job["spec"]["phases"] = graph.clone());
+    assert_eq!(scene.output(&["run", "job.yaml"]).status.code(), Some(0));
+    let started = scene.ledger("started").len();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = graph.clone();
+        job["spec"]["phases"][0]["minSpeedup"] = json!("3");
+    });
+    let output = scene.output(&["replay", "--state", ".pawl/toy", "--gates", "job.yaml"]);
+    let text = stdout(&output);
+    assert!(text.contains("graph: RolledBack (SpeedBelowThreshold); recorded: Accepted ("), "{text}");
+    let output = scene.output(&["replay", "--state", ".pawl/toy", "--gates", "job.yaml", "--output", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [graph, ..] = &document["verdicts"].as_array().unwrap()[..] else { panic!("{document}") };
+    assert_eq!((&graph["recorded"]["state"], &graph["replayed"]["state"]), (&json!("Accepted"), &json!("RolledBack")));
+    assert_eq!(scene.ledger("started").len(), started, "a launch was run");
+    assert_eq!(scene.status()["phases"][0]["state"], "Accepted", "the record is as it was");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod training;
 mod waterfall;
 
 use crate::numbers::{factor, interval, percent_change, saved, short};
+use crate::sentence::sentence;
 use crate::summary::alarms;
 use crate::verdict::{Tone, tone};
 use evidence::Evidence;
@@ -90,6 +91,7 @@ fn header(evidence: &Evidence) -> Markup {
             p.muted {
                 "workload " (workload) " on " (ranks) " " (device) (plural) (started(status.start_time.as_deref()))
             }
+            @if let Some(told) = sentence(&evidence.job, status) { p { b { (told) } } }
             div.tiles {
                 @for (label, value, detail) in tiles(evidence) {
                     div.tile { span.what { (label) } span.value { (value) } span.detail { (detail) } }

@@ -7,7 +7,8 @@
 
 A script calls :func:`init`, reads its settings from ``run.settings``, iterates over ``run.steps(loader)`` and calls
 ``run.step()`` after every optimizer step. Outside of Pawl the same script runs as before. :mod:`pawl_launch.pytorch`,
-:mod:`pawl_launch.hf`, :mod:`pawl_launch.lightning` and :mod:`pawl_launch.accelerate` apply the settings to these libraries.
+:mod:`pawl_launch.hf`, :mod:`pawl_launch.lightning` and :mod:`pawl_launch.accelerate` apply the settings to these libraries. :mod:`pawl_launch.jobs`
+runs jobs and reads their evidence, such as in a notebook.
 """
 
 from .joining import init

@@ -1,0 +1,107 @@
+//! `pawl list` and `pawl compare`.
+
+use super::{document, print, source, terminal};
+use crate::args::{Output, StateArgs};
+use crate::exit;
+use pawl_api::status::Stage;
+use pawl_contract::decimal::Decimal;
+use pawl_display::jobs::{self, Entry};
+use pawl_local::state::StateDir;
+use pawl_local::state::document::Document;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A job that was run here.
+struct Found {
+    /// Its state directory.
+    place: String,
+    document: Document,
+}
+
+impl Found {
+    fn entry(&self) -> Entry<'_> {
+        Entry { job: &self.document.job, status: &self.document.status, place: &self.place }
+    }
+
+    fn listed(&self) -> Listed<'_> {
+        let status = &self.document.status;
+        Listed {
+            job: self.document.name(),
+            stage: status.stage,
+            speedup: status.speedup.as_ref(),
+            progress: &status.progress,
+            state: &self.place,
+        }
+    }
+}
+
+/// A job as a part of a document.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed<'a> {
+    job: &'a str,
+    stage: Stage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup: Option<&'a Decimal>,
+    progress: &'a str,
+    state: &'a str,
+}
+
+/// Prints the jobs whose state is in one of these directories, by name. What cannot be read is said, and does not hide
+/// the others.
+pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
+    let (mut found, mut unreadable) = (Vec::new(), None);
+    for directory in directories {
+        let states = match states(directory) {
+            Ok(states) => states,
+            Err(error) => return exit::with_error(exit::STATE, &format!("{}: {error}", directory.display())),
+        };
+        for state in states {
+            match Document::load(&state) {
+                Ok(Some(document)) => found.push(Found { place: state.root().display().to_string(), document }),
+                Ok(None) => {}
+                Err(error) => unreadable = Some(exit::with_error(exit::STATE, &error)),
+            }
+        }
+    }
+    found.sort_by(|a, b| a.document.name().cmp(b.document.name()));
+    let printed = match output {
+        Output::Table => print(&jobs::list(&found.iter().map(Found::entry).collect::<Vec<_>>(), terminal().0)),
+        Output::Json | Output::Yaml => {
+            let listed: Vec<Listed<'_>> = found.iter().map(Found::listed).collect();
+            print(&document(&listed, output == Output::Yaml))
+        }
+    };
+    unreadable.unwrap_or(printed)
+}
+
+/// The directories in `directory`; none when it does not exist, which is so before the first run.
+fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(StateDir::new(entry?.path()))).collect()
+}
+
+/// Prints two jobs beside each other.
+pub fn compare(named: &[PathBuf]) -> ExitCode {
+    match named.iter().map(|job| load(job)).collect::<Result<Vec<Found>, ExitCode>>() {
+        Ok(found) => match &found[..] {
+            [first, second] => print(&jobs::compare(first.entry(), second.entry(), terminal().0)),
+            _ => exit::with_error(exit::INPUT, &"two jobs are compared"),
+        },
+        Err(code) => code,
+    }
+}
+
+/// The job of a state directory, of a manifest, or of a name.
+fn load(job: &Path) -> Result<Found, ExitCode> {
+    let is_state = StateDir::new(job).status().exists();
+    let (file, state) = if is_state { (None, Some(job.to_owned())) } else { (Some(job.to_owned()), None) };
+    let state = source::state_dir(&StateArgs { file, state }).map_err(|error| source::reject(&error))?;
+    let document = Document::load_existing(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
+    Ok(Found { place: state.root().display().to_string(), document })
+}
