@@ -51,13 +51,14 @@ fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
         .await;
         let gang = training.running().await;
         let name = attempt(&gang[0]);
-        // A plan that runs cannot be edited: the API server sees to that.
+        // A plan in an object of its own cannot be edited: the API server sees to that.
         let edit = Patch::Merge(json!({"data": {"plan.json": "{}"}}));
         let refused = scene.api::<ConfigMap>().patch(&name, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
         let edit = Patch::Merge(json!({"stringData": {"token": "x"}}));
-        let token = scene.owned::<Secret>("train").await[0].name_any();
-        assert!(token.starts_with(&format!("pawl-token-{name}-")), "{token}");
+        let prefix = format!("pawl-token-{name}-");
+        let secrets = scene.owned::<Secret>("train").await;
+        let token = secrets.iter().map(ResourceExt::name_any).find(|name| name.starts_with(&prefix)).unwrap();
         let refused = scene.api::<Secret>().patch(&token, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
         scene.api::<Secret>().delete(&token, &DeleteParams::default()).await.unwrap();

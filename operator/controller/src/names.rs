@@ -25,8 +25,6 @@ pub const JOB_UID: &str = "pawl.dev/job-uid";
 pub const TEMPLATE_HASH: &str = "pawl.dev/template-hash";
 /// Annotation of a gang's pods: the plan, where it fits ([`crate::objects::carries_plan`]); they read it as a file.
 pub const PLAN: &str = "pawl.dev/plan";
-/// Annotation of a gang's pods: name of the Secret with its token.
-pub const TOKEN_SECRET: &str = "pawl.dev/token-secret";
 /// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
 pub const KUEUE: &str = "kueue.x-k8s.io/";
 pub use pawl_decision::observed::QUEUE;
@@ -36,6 +34,10 @@ pub const SERVICE: &str = "pawl-trainers";
 pub const CONTAINER: &str = "trainer";
 /// The init container that brings the agent into a foreign image.
 pub const AGENT_CONTAINER: &str = "agent";
+/// Volume with the plan, in a gang's pods.
+pub const PLAN_VOLUME: &str = "pawl-plan";
+/// Volume with the token, in a gang's pods.
+pub const TOKEN_VOLUME: &str = "pawl-token";
 /// Key of the plan in the attempt's ConfigMap, and name of its file.
 pub const PLAN_KEY: &str = "plan.json";
 /// Key of the token in the gang's Secret.
@@ -54,7 +56,8 @@ pub fn token_secret(attempt: &str, mark: &str) -> String {
     format!("pawl-token-{attempt}-{mark}")
 }
 
-/// The Secret with the token of a gang whose pods name none: an earlier version made it.
-pub fn earlier_token_secret(attempt: &str) -> String {
-    format!("pawl-token-{attempt}")
+/// Whether a Secret of this name is one with the token of a gang of the attempt, also of an earlier version.
+pub fn is_token_secret(name: &str, attempt: &str) -> bool {
+    let mark = name.strip_prefix("pawl-token-").and_then(|rest| rest.strip_prefix(attempt));
+    mark.is_some_and(|mark| mark.is_empty() || mark.starts_with('-'))
 }

@@ -6,6 +6,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
@@ -156,13 +157,44 @@ pub struct JobSpec {
 pub struct PodTemplate {
     /// Of its metadata.
     pub metadata: TemplateMeta,
+    /// Of its spec.
+    pub spec: TemplateSpec,
+}
+
+/// Of the spec of a batch Job's pod template.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TemplateSpec {
+    /// Volumes. Immutable, also while it is suspended.
+    pub volumes: Vec<Volume>,
+}
+
+/// Of a volume.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// It holds a Secret.
+    pub secret: Option<SecretVolume>,
+    /// It holds fields of the pod.
+    #[serde(rename = "downwardAPI")]
+    pub downward_api: Option<IgnoredAny>,
+}
+
+/// Of a volume with a Secret.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecretVolume {
+    /// Name of the Secret.
+    pub secret_name: String,
 }
 
 /// Of the metadata of a batch Job's pod template.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct TemplateMeta {
-    /// Annotations. Immutable once pods may be created.
+    /// Annotations. Immutable once it was not suspended.
     pub annotations: BTreeMap<String, String>,
 }
 

@@ -23,8 +23,8 @@ pub struct GangFacts {
     pub template: String,
     /// Its pods carry the plan, so that it has no ConfigMap.
     pub carries_plan: bool,
-    /// Name of the Secret with its token.
-    pub token_secret: String,
+    /// Name of the Secret with its token, if its pods mount one.
+    pub token_secret: Option<String>,
     /// This process knows that the Secret was made: it may not read it.
     pub token_made: bool,
     /// Pods that make the gang whole.
@@ -62,9 +62,12 @@ impl GangFacts {
     /// The facts of a batch Job; `None` when it has no name or uid.
     pub fn new(job: &WatchedJob) -> Option<Self> {
         let meta = &job.metadata;
-        let template = &job.spec.template.metadata.annotations;
-        let made = |name: &str| template.get(name).cloned().unwrap_or_default();
-        let earlier = || names::earlier_token_secret(meta.name.as_deref().unwrap_or_default());
+        let made = |name: &str| job.spec.template.metadata.annotations.get(name).cloned().unwrap_or_default();
+        let name = meta.name.as_deref().unwrap_or_default();
+        let volume = |name: &str| job.spec.template.spec.volumes.iter().find(|volume| volume.name == name);
+        // What the operator creates is never named by what others may change: annotations of a Job that is suspended.
+        let secret = volume(names::TOKEN_VOLUME).and_then(|volume| volume.secret.as_ref());
+        let token_secret = secret.map(|secret| secret.secret_name.clone());
         let (plan_hash, job_uid) = (made(names::PLAN_HASH), made(names::JOB_UID));
         let annotated = |name: &str, value: &str| {
             meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|found| found == value)
@@ -80,8 +83,8 @@ impl GangFacts {
             job_uid,
             plan_hash,
             template: made(names::TEMPLATE_HASH),
-            carries_plan: template.contains_key(names::PLAN),
-            token_secret: template.get(names::TOKEN_SECRET).cloned().unwrap_or_else(earlier),
+            carries_plan: volume(names::PLAN_VOLUME).is_some_and(|volume| volume.downward_api.is_some()),
+            token_secret: token_secret.filter(|secret| names::is_token_secret(secret, name)),
             token_made: false,
             replicas,
             since: started.unwrap_or_else(|| created(meta)),

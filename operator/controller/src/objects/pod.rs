@@ -23,14 +23,7 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     // What an attempt runs is read from here: it is immutable once pods may be created.
     all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));
     all_annotations.insert(names::TEMPLATE_HASH.to_owned(), blueprint.template_hash());
-    // A gang that has none is read off as such, whatever the job says.
-    for own in [names::PLAN, names::TOKEN_SECRET] {
-        all_annotations.remove(own);
-    }
     all_annotations.extend(carries_plan(blueprint.plan).map(|plan| (names::PLAN.to_owned(), plan)));
-    if blueprint.is_gang() {
-        all_annotations.insert(names::TOKEN_SECRET.to_owned(), blueprint.token_secret.to_owned());
-    }
     let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }
 }

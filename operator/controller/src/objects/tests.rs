@@ -96,12 +96,20 @@ fn what_is_built_is_found_to_be_intact_and_the_jobs_own() {
     assert!(facts.intact, "{facts:?}");
     let read = (facts.job_uid.as_str(), facts.plan_hash.as_str(), facts.replicas, facts.suspended);
     assert_eq!(read, ("job-uid", "hash", 2, false));
-    assert_eq!((facts.carries_plan, facts.token_secret.as_str()), (true, TOKEN));
-    // One that an earlier version made.
-    let made_before = there.spec.as_mut().unwrap().template.metadata.as_mut().unwrap().annotations.as_mut().unwrap();
-    made_before.retain(|name, _| !["pawl.dev/plan", "pawl.dev/token-secret"].contains(&name.as_str()));
-    let facts = GangFacts::new(&serde_json::from_value(json!(there)).unwrap()).unwrap();
-    assert_eq!((facts.carries_plan, facts.token_secret.as_str()), (false, "pawl-token-toy-3"));
+    assert_eq!((facts.carries_plan, facts.token_secret.as_deref()), (true, Some(TOKEN)));
+    let mounting = |volumes: Value| {
+        let mut there = json!(there);
+        there["spec"]["template"]["spec"]["volumes"] = volumes;
+        let facts = GangFacts::new(&serde_json::from_value(there).unwrap()).unwrap();
+        (facts.carries_plan, facts.token_secret)
+    };
+    let secret = |name: &str| json!({"name": "pawl-token", "secret": {"secretName": name}});
+    let earlier = json!([{"name": "pawl-plan", "configMap": {"name": "toy-3"}}, secret("pawl-token-toy-3")]);
+    assert_eq!(mounting(earlier), (false, Some("pawl-token-toy-3".to_owned())), "an earlier version made it");
+    // The operator creates no Secret of another name.
+    for name in ["db", "pawl-token-toy-30", "pawl-token-toy"] {
+        assert_eq!(mounting(json!([secret(name)])), (false, None), "{name}");
+    }
     let plan = PlanFacts::new(&plan(&made.blueprint(), GANG_UID).unwrap().metadata);
     assert_eq!(plan, PlanFacts { uid: String::new(), gang_uid: GANG_UID.to_owned(), intact: true });
 }
@@ -509,7 +517,13 @@ fn defaults_of_the_chart_join_what_the_job_sets_and_never_replace_it() {
         });
         made.pods = defaults.to_string().parse().unwrap();
         let pod = made.pod();
-        json!([pod.image_pull_secrets, pod.runtime_class_name, pod.priority_class_name, pod.node_selector, pod.tolerations])
+        json!([
+            pod.image_pull_secrets,
+            pod.runtime_class_name,
+            pod.priority_class_name,
+            pod.node_selector,
+            pod.tolerations
+        ])
     };
     let tolerated = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
     let secrets = |names: &[&str]| json!(names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>());
@@ -588,7 +602,8 @@ fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
 /// The pods read either as the same file.
 #[test]
 fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
-    let volume = |made: &Made| made.pod().volumes.unwrap().into_iter().find(|volume| volume.name == "pawl-plan").unwrap();
+    let volume =
+        |made: &Made| made.pod().volumes.unwrap().into_iter().find(|volume| volume.name == "pawl-plan").unwrap();
     let carried = |made: &Made| {
         let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
         annotations.get("pawl.dev/plan").map(|text| serde_json::from_str::<AttemptPlan>(text).unwrap())
@@ -642,7 +657,10 @@ fn the_pod_that_reads_checkpoints_has_limits_a_deadline_and_the_ids_of_the_write
     assert!(pod.active_deadline_seconds.is_some_and(|seconds| seconds > 0));
     let ids = pod.security_context.unwrap();
     assert_eq!((ids.run_as_user, ids.run_as_group, ids.fs_group), (Some(1000), None, Some(2000)));
-    assert_eq!(json!([pod.image_pull_secrets, pod.tolerations.unwrap()[0]]), json!([[{"name": "mirror"}], {"key": "gpus"}]));
+    assert_eq!(
+        json!([pod.image_pull_secrets, pod.tolerations.unwrap()[0]]),
+        json!([[{"name": "mirror"}], {"key": "gpus"}])
+    );
     let own = read(json!({"securityContext": {"runAsUser": 7}}), &writers).security_context.unwrap();
     assert_eq!(own.run_as_user, Some(7), "the job's own ids come first");
     let openshift = read(json!({}), &PodSecurity::default()).security_context.unwrap();

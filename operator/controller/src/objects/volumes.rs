@@ -47,7 +47,7 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
         all.push(read_only(
             paths::TOKEN,
             Volume {
-                name: "pawl-token".to_owned(),
+                name: names::TOKEN_VOLUME.to_owned(),
                 secret: Some(SecretVolumeSource {
                     secret_name: Some(blueprint.token_secret.to_owned()),
                     default_mode: Some(0o440),
@@ -75,7 +75,7 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
 
 /// The file with the plan: of what the pod carries, or of its ConfigMap.
 fn plan(blueprint: &Blueprint<'_>) -> Volume {
-    let volume = Volume { name: "pawl-plan".to_owned(), ..Volume::default() };
+    let volume = Volume { name: names::PLAN_VOLUME.to_owned(), ..Volume::default() };
     if carries_plan(blueprint.plan).is_none() {
         let source = ConfigMapVolumeSource { name: blueprint.name().to_owned(), ..ConfigMapVolumeSource::default() };
         return Volume { config_map: Some(source), ..volume };

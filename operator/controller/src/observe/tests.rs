@@ -86,7 +86,7 @@ fn gang() -> GangFacts {
         job_uid: "t".to_owned(),
         plan_hash: "h".to_owned(),
         carries_plan: false,
-        token_secret: "pawl-token-toy-1".to_owned(),
+        token_secret: Some("pawl-token-toy-1".to_owned()),
         token_made: true,
         template: "t".to_owned(),
         replicas: 2,

@@ -130,7 +130,7 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         plan_hash: blueprint.plan_hash.to_owned(),
         template: blueprint.template_hash(),
         carries_plan: objects::carries_plan(blueprint.plan).is_some(),
-        token_secret: blueprint.token_secret.to_owned(),
+        token_secret: blueprint.is_gang().then(|| blueprint.token_secret.to_owned()),
         token_made: false,
         replicas: blueprint.plan.replicas,
         since: meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),

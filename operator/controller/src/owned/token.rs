@@ -34,11 +34,8 @@ impl TokenSecret<'_> {
     /// # Errors
     /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang: &GangFacts) -> Result<(), Error> {
-        if !blueprint.is_gang() {
-            return Ok(());
-        }
+        let Some(secret) = &gang.token_secret else { return Ok(()) };
         let token = Token::random().map_err(lacks_random_numbers)?;
-        let secret = &gang.token_secret;
         match self.0.api::<Secret>().create(&creation(), &objects::token(blueprint, secret, &gang.uid, &token)).await {
             Err(error) if code(&error) != Some(409) => Err(error).doing(|| format!("create Secret {secret}")),
             Ok(_) | Err(_) => {
@@ -66,6 +63,6 @@ impl TokenSecret<'_> {
         let scheduled = || facts.alive().any(|pod| !pod.node.is_empty());
         let Attempt { context, key, .. } = self.0;
         let again = || slow && scheduled() && context.jobs.may_try(key, "token", CREATE_EVERY);
-        gang.replicas > 1 && waits() && (!gang.token_made || again())
+        gang.token_secret.is_some() && waits() && (!gang.token_made || again())
     }
 }

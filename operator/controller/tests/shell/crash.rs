@@ -251,7 +251,8 @@ async fn the_job_ends_as_its_trainers_say() {
     assert_eq!(status.training.unwrap().restarts, 0);
     assert_eq!(end.left, Vec::<String>::new());
     assert!(end.writes.len() >= 40, "{} writes: {:#?}", end.writes.len(), end.writes);
-    let posted = |kind: &str| end.writes.iter().filter(|write| write.starts_with("POST") && write.ends_with(kind)).count();
+    let posted =
+        |kind: &str| end.writes.iter().filter(|write| write.starts_with("POST") && write.ends_with(kind)).count();
     let (gangs, plans) = (posted("/jobs"), posted("/configmaps"));
     assert!(0 < plans && plans < gangs, "{plans} of {gangs} plans are objects: tests of crashes need both kinds");
 }
