@@ -78,7 +78,7 @@ pub enum Command {
     },
     /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
     ///
-    /// No launch is run: a verdict that would need one is told as such.
+    /// No launch is run: a verdict that would need one is reported as such.
     Replay {
         /// Job whose state is read.
         #[command(flatten)]

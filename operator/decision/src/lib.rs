@@ -119,7 +119,7 @@ pub use launch::gang;
 pub use plan::plan;
 pub use preview::preview;
 pub use refuse::retry;
-pub use replay::replay;
+pub use replay::{Replay, replay};
 
 use action::{Action, Decision};
 use draft::Draft;

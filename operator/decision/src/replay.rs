@@ -1,71 +1,105 @@
 //! Judges what was recorded of a job anew: no launch is run.
 
 use crate::decide;
+use crate::launch::check_tag;
 use crate::observed::Observed;
+use crate::revision::standalone;
 use jiff::Timestamp;
-use pawl_api::spec::Pin;
-use pawl_api::status::{PhaseState, PhaseStatus};
+use pawl_api::spec::TrainingJobSpec;
+use pawl_api::status::{BaselineStatus, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+
+/// What recorded launches show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replay {
+    /// The verdicts on the phases, and on all accepted ones together. What has no final state needs launches that were
+    /// not run.
+    pub status: TrainingJobStatus,
+    /// The phases whose verdict needs launches that are not in the record: they are as they were recorded.
+    pub kept: Vec<String>,
+}
 
 /// The verdicts on recorded launches, on the phases and on all accepted ones together, by the spec of `job`: its gates
 /// and its analysis may be others than those under which the launches were run. A launch counts where it ran what a
-/// phase would be judged by: a changed patch, or an earlier phase that is now rolled back, needs new ones.
+/// phase would be judged by: a changed patch, or an earlier phase that is now rolled back, needs new ones. A status
+/// holds a bounded number of launches, and of a phase those of its last fallback only.
 ///
-/// What needs new launches has no final state; later phases are judged with it as it was recorded. What judging may
-/// cost is not asked again, and the reverts by the guard of the training are no verdicts of a ladder.
+/// What judging may cost is not asked again, and the reverts by the guard of the training are no verdicts of a ladder.
 ///
 /// ```
 /// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
 ///     "metadata": {"name": "toy"},
 ///     "spec": {"workload": {"name": "ups"}, "phases": [{"name": "compile", "settings": {"compile": "Graph"}}]},
 /// }))?;
-/// let replayed = pawl_decision::replay(&job, &Default::default(), jiff::Timestamp::UNIX_EPOCH);
-/// assert!(!replayed.phases[0].state.is_final(), "nothing was recorded");
+/// let replay = pawl_decision::replay(&job, &Default::default(), jiff::Timestamp::UNIX_EPOCH);
+/// assert_eq!(replay.kept, ["compile"], "nothing was recorded");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-pub fn replay(job: &TrainingJob, recorded: &TrainingJobStatus, now: Timestamp) -> TrainingJobStatus {
+pub fn replay(job: &TrainingJob, recorded: &TrainingJobStatus, now: Timestamp) -> Replay {
     let mut job = job.clone();
     job.status = None;
-    (job.spec.suspend, job.spec.analysis.budget_percent) = (false, None);
+    job.spec.suspend = false;
+    (job.spec.analysis.budget_percent, job.spec.lifecycle.active_deadline) = (None, None);
     job.spec.search.clear();
-    let mut status = unjudged(recorded);
-    let (mut undecided, mut offered) = (Vec::new(), false);
-    // Each round decides as far as it can: a phase is left open once, and all together get their launches once.
+    let mut status = unjudged(&job.spec, recorded);
+    let (mut kept, mut open, mut offered) = (Vec::new(), Vec::new(), false);
+    // Each round decides as far as it can: a phase is kept once, and all together get their launches once.
     for _ in 0..job.spec.phases.len() + 2 {
         status = idle(decide(&job, &status, &Observed::default(), now).status);
-        if let Some(index) = status.phases.iter().position(|phase| !phase.state.is_final()) {
-            let name = &status.phases[index].name;
-            let before = recorded.phases.iter().find(|phase| phase.name == *name);
-            let accepted = before.is_some_and(|phase| phase.state == PhaseState::Accepted);
-            undecided.push(status.phases[index].clone());
-            job.spec.phases[index].pin = Some(if accepted { Pin::Accepted } else { Pin::RolledBack });
+        if let Some(phase) = status.phases.iter_mut().find(|phase| !phase.state.is_final()) {
+            kept.push(phase.name.clone());
+            let before = recorded.phases.iter().find(|before| before.name == phase.name && before.state.is_final());
+            let (checked, input_hash) = (std::mem::take(&mut phase.checked), String::new());
+            *phase = match before {
+                Some(before) => PhaseStatus { checked, input_hash, ..before.clone() },
+                None => {
+                    open.push(phase.clone());
+                    PhaseStatus { checked, input_hash, state: PhaseState::Inconclusive, ..phase.clone() }
+                }
+            };
             continue;
         }
-        let open = status.bundle.as_mut().filter(|bundle| !bundle.state.is_final());
-        match (open, &recorded.bundle) {
+        let unjudged = status.bundle.as_mut().filter(|bundle| !bundle.state.is_final());
+        match (unjudged, &recorded.bundle) {
             (Some(bundle), Some(before)) if !offered => {
-                bundle.launches.clone_from(&before.launches);
+                add(&mut bundle.launches, &before.launches);
                 offered = true;
             }
             _ => break,
         }
     }
-    for open in undecided {
-        let phase = status.phases.iter_mut().find(|phase| phase.name == open.name);
-        phase.into_iter().for_each(|phase| phase.clone_from(&open));
+    for phase in open {
+        let undecided = status.phases.iter_mut().find(|other| other.name == phase.name);
+        undecided.into_iter().for_each(|other| other.clone_from(&phase));
     }
-    status
+    Replay { status, kept }
 }
 
-/// The status with all launches and without a verdict.
-fn unjudged(recorded: &TrainingJobStatus) -> TrainingJobStatus {
-    let TrainingJobStatus { baseline, trainer, phases, cost, attempts, start_time, .. } = recorded.clone();
-    let phases = phases.into_iter().map(|phase| {
-        let PhaseStatus { name, checked, launches, .. } = phase;
-        PhaseStatus { name, checked, launches, ..PhaseStatus::default() }
+/// Adds those launches that are not there.
+fn add(launches: &mut Vec<LaunchStatus>, more: &[LaunchStatus]) {
+    let new: Vec<_> = more.iter().filter(|launch| !launches.contains(launch)).cloned().collect();
+    launches.extend(new);
+}
+
+/// The status with all launches, all checks done, and no verdict.
+fn unjudged(spec: &TrainingJobSpec, recorded: &TrainingJobStatus) -> TrainingJobStatus {
+    let TrainingJobStatus { baseline, trainer, cost, attempts, start_time, .. } = recorded.clone();
+    let phases = spec.phases.iter().enumerate().map(|(index, phase)| {
+        let before = recorded.phases.iter().find(|before| before.name == phase.name).cloned().unwrap_or_default();
+        let fallbacks = phase.fallbacks.len() as u32;
+        let checked = (0..=fallbacks).map(|number| check_tag(spec, &standalone(spec, index, number)));
+        PhaseStatus {
+            name: phase.name.clone(),
+            fallback: before.fallback.min(fallbacks),
+            checked: checked.collect(),
+            launches: before.launches,
+            ..PhaseStatus::default()
+        }
     });
+    let input_hash = check_tag(spec, &spec.settings);
+    let baseline = BaselineStatus { input_hash, ..baseline.unwrap_or_default() };
     TrainingJobStatus {
-        baseline,
+        baseline: Some(baseline),
         trainer,
         phases: phases.collect(),
         cost,

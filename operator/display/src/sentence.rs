@@ -1,47 +1,64 @@
 //! The result of a ladder in one sentence.
 
 use crate::settings::{Difference, differences};
-use pawl_api::status::{PhaseState, QualityStatus, Speedup};
+use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::settings::Settings;
 
-/// How much faster the accepted settings are, what the quality did, and which settings to keep. `None` while a verdict
-/// is open, and for a job without phases. Of texts that may be obeyed by a terminal, the caller takes care.
-///
-/// `4.20 times as fast as the baseline (at least 3.81), validation loss +0.0001 (0.01 more allowed). Keep: compile: Graph`
+/// How much faster the accepted settings are, what the quality did, and which settings to keep: `4.20 times as fast as
+/// the baseline (at least 3.81), validation loss +0.0001 (at most +0.01 allowed). Keep: compile: Graph`. `None` while a
+/// verdict is open, and for a job without phases. The caller removes control characters.
 pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String> {
     if status.phases.is_empty() || status.phases.iter().any(|phase| !phase.state.is_final()) {
         return None;
     }
     let accepted: Vec<_> = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).collect();
-    let (speedup, quality) = match (&status.bundle, &accepted[..]) {
-        (_, []) => return Some("No phase was accepted: the baseline is kept.".to_owned()),
+    let (speedup, quality, is_missed) = match (&status.bundle, &accepted[..]) {
+        (_, []) => return Some("No phase was accepted.".to_owned()),
         (Some(bundle), _) if bundle.state == PhaseState::Accepted && !bundle.outdated => {
-            (bundle.speedup.as_ref()?, bundle.quality.as_ref())
+            (bundle.speedup.as_ref()?, bundle.quality.as_ref(), bundle.reason == GOAL_MISSED)
         }
-        (None, [phase]) => (phase.speedup.as_ref()?, phase.quality.as_ref()),
+        (None, [phase]) => (phase.speedup.as_ref()?, phase.quality.as_ref(), false),
         _ => return None,
     };
     let quality = quality.map(|quality| of_quality(job, quality)).unwrap_or_default();
-    let effective = status.effective_settings.as_ref()?;
-    let changed: Vec<String> = differences(&job.spec.settings, effective)
+    let missed = if is_missed { ", but a gate is missed" } else { "" };
+    let patched = |settings: Settings, phase: &&PhaseStatus| settings.with(&patch(job, phase));
+    let kept = accepted.iter().fold(job.spec.settings.clone(), patched);
+    let changed: Vec<String> = differences(&job.spec.settings, &kept)
         .into_iter()
         .filter(Difference::changed)
         .map(|setting| format!("{}: {}", setting.name, setting.effective.unwrap_or_else(|| "default".to_owned())))
         .collect();
-    Some(format!("{}{quality}. Keep: {}", times(speedup), changed.join(", ")))
+    let keep = if changed.is_empty() { String::new() } else { format!(" Keep: {}", changed.join(", ")) };
+    Some(format!("{}{quality}{missed}.{keep}", times(speedup)))
 }
 
-/// `4.20 times as fast as the baseline`, with the lower bound.
+/// The reason of an accepted bundle that does not reach every gate.
+const GOAL_MISSED: &str = "GoalMissed";
+
+/// What a phase changes, with its fallback.
+fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
+    let Some(phase) = job.spec.phases.iter().find(|phase| phase.name == status.name) else {
+        return Settings::default();
+    };
+    let number = (status.effective_fallback() as usize).checked_sub(1);
+    let fallback = number.and_then(|number| phase.fallbacks.get(number));
+    fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
+}
+
+/// `4.20 times as fast as the baseline`, with the lower bound, rounded down.
 fn times(speedup: &Speedup) -> String {
-    let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
-    let least = speedup.lower.as_ref().map(|lower| format!(" (at least {})", number(lower.value())));
-    format!("{} times as fast as the baseline{}", number(speedup.estimate.value()), least.unwrap_or_default())
+    let least = speedup.lower.as_ref().map(|lower| (lower.value() * 100.0).floor() / 100.0);
+    let least = least.map(|least| format!(" (at least {least:.2})")).unwrap_or_default();
+    format!("{:.2} times as fast as the baseline{least}", speedup.estimate.value())
 }
 
-/// How the validation loss changed, and how much more of it the gates allow.
+/// How the validation loss changed, and by how much it may rise.
 fn of_quality(job: &TrainingJob, quality: &QualityStatus) -> String {
-    let allowed = job.spec.gates.validation_loss_delta.as_ref().map(|gate| format!(" ({gate} more allowed)"));
-    format!(", validation loss {:+.4}{}", quality.loss_delta.value(), allowed.unwrap_or_default())
+    let gate = job.spec.gates.validation_loss_delta.as_ref();
+    let allowed = gate.map(|gate| format!(" (at most +{gate} allowed)")).unwrap_or_default();
+    format!(", validation loss {:+.4}{allowed}", quality.loss_delta.value())
 }
 
 #[cfg(test)]
@@ -49,36 +66,42 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn told(phases: Value, bundle: Value) -> Option<String> {
+    fn of(phases: Value, bundle: Value) -> Option<String> {
         let spec = json!({"workload": {"name": "ups"}, "settings": {"batchPerGpu": 8},
-            "gates": {"validationLossDelta": "0.01"}});
+        "gates": {"validationLossDelta": "0.01"}, "phases": [
+            {"name": "a", "settings": {"compile": "Graph"}},
+            {"name": "b", "settings": {"optimizerKernel": "Fused"}, "fallbacks": [{"when": ["OutOfMemory"], "settings": {"lossFrequency": 4}}]},
+        ]});
         let job = serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).unwrap();
-        let effective = json!({"batchPerGpu": 8, "compile": "Graph", "lossFrequency": 4});
+        // A search has found another learning rate.
+        let effective = json!({"batchPerGpu": 8, "compile": "Graph", "learningRate": "0.1"});
         let status = json!({"phases": phases, "bundle": bundle, "effectiveSettings": effective});
         sentence(&job, &serde_json::from_value(status).unwrap())
     }
 
-    #[test]
-    fn all_accepted_phases_together_are_told_with_their_bound_and_their_quality() {
-        let phases = json!([{"name": "a", "state": "Accepted"}, {"name": "b", "state": "Accepted"}]);
-        let bundle = json!({"inputHash": "x", "state": "Accepted", "reason": "", "message": "",
-            "speedup": {"estimate": "4.2", "lower": "3.812", "pairs": 3},
-            "quality": {"lossDelta": "0.0001", "seeds": 1, "items": 64}});
-        let expected = "4.20 times as fast as the baseline (at least 3.81), validation loss +0.0001 (0.01 more allowed). Keep: \
-                        compile: Graph, lossFrequency: 4";
-        assert_eq!(told(phases.clone(), bundle).as_deref(), Some(expected));
-        assert_eq!(told(phases, Value::Null), None, "they were not measured together");
+    fn bundle(reason: &str) -> Value {
+        json!({"inputHash": "x", "state": "Accepted", "reason": reason, "message": "",
+            "speedup": {"estimate": "4.2", "lower": "3.818", "pairs": 3},
+            "quality": {"lossDelta": "0.0001", "seeds": 1, "items": 64}})
     }
 
     #[test]
-    fn one_phase_stands_for_itself_and_none_keeps_the_baseline() {
+    fn all_accepted_phases_together_have_their_bound_and_their_quality() {
+        let phases = json!([{"name": "a", "state": "Accepted"}, {"name": "b", "state": "Accepted", "rung": 1}]);
+        let expected = "4.20 times as fast as the baseline (at least 3.81), validation loss +0.0001 (at most +0.01 \
+                        allowed). Keep: compile: Graph, lossFrequency: 4, optimizerKernel: Fused";
+        assert_eq!(of(phases.clone(), bundle("GoalMet")).as_deref(), Some(expected));
+        let missed = of(phases.clone(), bundle("GoalMissed")).unwrap();
+        assert!(missed.contains("allowed), but a gate is missed. Keep:"), "{missed}");
+        assert_eq!(of(phases, Value::Null), None, "they were not measured together");
+    }
+
+    #[test]
+    fn one_phase_stands_for_itself() {
         let phase = |state: &str| json!([{"name": "a", "state": state, "speedup": {"estimate": "12.34", "pairs": 1}}]);
-        let one = told(phase("Accepted"), Value::Null).unwrap();
-        assert!(one.starts_with("12.3 times as fast as the baseline. Keep: compile"), "{one}");
-        assert_eq!(
-            told(phase("RolledBack"), Value::Null).as_deref(),
-            Some("No phase was accepted: the baseline is kept.")
-        );
-        assert_eq!(told(phase("Measuring"), Value::Null), None);
+        let one = of(phase("Accepted"), Value::Null);
+        assert_eq!(one.as_deref(), Some("12.34 times as fast as the baseline. Keep: compile: Graph"));
+        assert_eq!(of(phase("RolledBack"), Value::Null).as_deref(), Some("No phase was accepted."));
+        assert_eq!(of(phase("Measuring"), Value::Null), None);
     }
 }

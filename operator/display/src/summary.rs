@@ -31,8 +31,8 @@ struct View<'a> {
     places: &'a Places,
 }
 
-/// Renders the summary of a job. Lines are truncated to `width` columns if given; `colours`: whether to use ANSI
-/// colours.
+/// Renders the summary of a job. Lines are truncated to `width` columns if given, but for the sentence at the beginning
+/// and paths; `colours`: whether to use ANSI colours.
 pub fn render(
     job: &TrainingJob,
     status: &TrainingJobStatus,
@@ -41,8 +41,8 @@ pub fn render(
     colours: bool,
 ) -> String {
     let (status, places) = (&plain(status), &plain(places));
-    let told = sentence(job, status).map(|told| format!("{}\n\n", printable(&told)));
-    let mut text = told.unwrap_or_default() + &table::render(status, width, colours);
+    let result = sentence(job, status).map(|result| format!("{}\n\n", printable(&result)));
+    let mut text = result.unwrap_or_default() + &table::render(status, width, colours);
     if !text.is_empty() {
         text.push('\n');
     }

@@ -131,4 +131,4 @@ def test_a_least_number_of_epochs_or_steps_does_not_lengthen_a_measurement_with_
     script = LIGHTNING.replace("Trainer(**", "Trainer(min_epochs=4, min_steps=30, **").replace("LOADER", SEEDED)
     code, report = launch.run(HEAD + script)
     trained = len((launch.directory / "seen.jsonl").read_text().splitlines())
-    assert (code, trained) == (0, report["steps"])
+    assert (code, report["steps"], trained) == (0, 7, 7)

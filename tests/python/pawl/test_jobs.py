@@ -41,7 +41,6 @@ def test_a_state_that_is_not_there_or_damaged_is_named(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_recorded_ladder_are_numbers(tmp_path: Path) -> None:
-
     (tmp_path / "status.json").write_text(json.dumps(json.loads(RECORDED.read_text())["job"]))
     done = jobs.load(tmp_path)
     rows = done.phases()

@@ -76,7 +76,7 @@ pub enum KubectlCommand {
     },
     /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
     ///
-    /// No launch is run: a verdict that would need one is told as such.
+    /// No launch is run: a verdict that would need one is reported as such.
     Replay {
         /// Name of the job.
         #[command(flatten)]

@@ -49,8 +49,8 @@ struct Listed<'a> {
     state: &'a str,
 }
 
-/// Prints the jobs whose state is in one of these directories, by name. What cannot be read is said, and does not hide
-/// the others.
+/// Prints the jobs whose state is in one of these directories, by name. What cannot be read is reported, and does not
+/// hide the others.
 pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
     let (mut found, mut unreadable) = (Vec::new(), None);
     for directory in directories {
@@ -83,7 +83,8 @@ fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    entries.map(|entry| Ok(StateDir::new(entry?.path()))).collect()
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    Ok(paths.into_iter().filter(|path| path.is_dir()).map(StateDir::new).collect())
 }
 
 /// Prints two jobs beside each other.

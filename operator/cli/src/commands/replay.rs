@@ -6,6 +6,8 @@ use crate::exit;
 use jiff::Timestamp;
 use pawl_api::status::{BundleStatus, PhaseState, PhaseStatus};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::report::printable;
+use pawl_decision::Replay;
 use pawl_display::table;
 use pawl_local::state::document::Document;
 use serde::Serialize;
@@ -15,6 +17,8 @@ use std::process::ExitCode;
 
 /// The name of all accepted phases together.
 const TOGETHER: &str = "all together";
+/// In place of a verdict.
+const NEEDS_LAUNCHES: &str = "needs launches that are not in the record";
 
 /// The verdict on a phase as it was recorded, and as it is by the other manifest.
 #[derive(Debug, Serialize)]
@@ -24,7 +28,7 @@ struct Compared<'a> {
     /// Absent: it was not judged, or is a new phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded: Option<Verdict<'a>>,
-    /// Absent: it needs launches that were not run.
+    /// Absent: it needs launches that are not in the record.
     #[serde(skip_serializing_if = "Option::is_none")]
     replayed: Option<Verdict<'a>>,
 }
@@ -81,8 +85,8 @@ pub fn judged(
     output: Output,
 ) -> String {
     job.spec = other.map_or(job.spec, |other| other.spec);
-    let status = pawl_decision::replay(&job, recorded, Timestamp::now());
-    let verdicts = compared(recorded, &status);
+    let Replay { status, kept } = pawl_decision::replay(&job, recorded, Timestamp::now());
+    let verdicts = compared(recorded, &status, &kept);
     match output {
         Output::Table => {
             let (width, colours) = terminal();
@@ -96,18 +100,23 @@ pub fn judged(
 }
 
 /// The verdicts on the phases and on all together, in order.
-fn compared<'a>(recorded: &'a TrainingJobStatus, replayed: &'a TrainingJobStatus) -> Vec<Compared<'a>> {
+fn compared<'a>(
+    recorded: &'a TrainingJobStatus,
+    replayed: &'a TrainingJobStatus,
+    kept: &[String],
+) -> Vec<Compared<'a>> {
     let of_phase = |phase: &'a PhaseStatus| Verdict::new(phase.state, &phase.reason);
     let of_bundle = |bundle: &'a BundleStatus| Verdict::new(bundle.state, &bundle.reason);
     let phases = replayed.phases.iter().map(|phase| {
         let before = recorded.phases.iter().find(|before| before.name == phase.name);
-        Compared { name: &phase.name, recorded: before.and_then(of_phase), replayed: of_phase(phase) }
+        let replayed = of_phase(phase).filter(|_| !kept.contains(&phase.name));
+        Compared { name: &phase.name, recorded: before.and_then(of_phase), replayed }
     });
-    let bundles = (recorded.bundle.as_ref(), replayed.bundle.as_ref());
-    let together = bundles.1.map(|bundle| Compared {
+    let (before, now) = (recorded.bundle.as_ref(), replayed.bundle.as_ref());
+    let together = before.or(now).map(|_| Compared {
         name: TOGETHER,
-        recorded: bundles.0.and_then(of_bundle),
-        replayed: of_bundle(bundle),
+        recorded: before.and_then(of_bundle),
+        replayed: now.and_then(of_bundle),
     });
     phases.chain(together).collect()
 }
@@ -117,8 +126,8 @@ fn differences(verdicts: &[Compared<'_>]) -> String {
     let lines = verdicts.iter().filter(|verdict| verdict.replayed.is_none() || verdict.replayed != verdict.recorded);
     let lines = lines.map(|Compared { name, recorded, replayed }| {
         let before = recorded.as_ref().map_or_else(|| "not judged".to_owned(), Verdict::to_string);
-        let now = replayed.as_ref().map_or_else(|| "no verdict without new launches".to_owned(), Verdict::to_string);
-        format!("{name}: {now}; recorded: {before}\n")
+        let now = replayed.as_ref().map_or_else(|| NEEDS_LAUNCHES.to_owned(), Verdict::to_string);
+        printable(&format!("{name}: {now}; recorded: {before}")) + "\n"
     });
     let text: String = lines.collect();
     if text.is_empty() { "\nEach verdict is the recorded one.\n".to_owned() } else { format!("\n{text}") }

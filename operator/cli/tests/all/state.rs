@@ -109,7 +109,8 @@ fn jobs_are_listed_and_two_are_compared() {
     let phase = text.lines().find(|line| line.contains("phase graph")).unwrap_or_else(|| panic!("{text}"));
     assert!(phase.starts_with('≠') && phase.contains("accepted") && phase.contains("rolled back"), "{text}");
 
-    // One that cannot be read does not hide the others.
+    // One that cannot be read does not hide the others; what is no directory is none.
+    fs::write(scene.path().join(".pawl/.gitignore"), "*").unwrap();
     fs::write(scene.path().join(".pawl/one/status.json"), "{").unwrap();
     let listed = scene.output(&["list", "--output", "json"]);
     assert_eq!(listed.status.code(), Some(4));

@@ -91,7 +91,7 @@ fn header(evidence: &Evidence) -> Markup {
             p.muted {
                 "workload " (workload) " on " (ranks) " " (device) (plural) (started(status.start_time.as_deref()))
             }
-            @if let Some(told) = sentence(&evidence.job, status) { p { b { (told) } } }
+            @if let Some(result) = sentence(&evidence.job, status) { p { b { (result) } } }
             div.tiles {
                 @for (label, value, detail) in tiles(evidence) {
                     div.tile { span.what { (label) } span.value { (value) } span.detail { (detail) } }

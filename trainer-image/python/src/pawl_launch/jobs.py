@@ -28,7 +28,7 @@ _ENDED = (0, 3)
 # A status has decimals as text, so that no digit is lost on its way.
 _DECIMAL = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 # What may look like one, and is a hash or a name.
-_TEXTS = {"inputHash", "name", "placement"}
+_TEXTS = {"inputHash", "name", "placement", "trainer"}
 
 
 class JobError(Exception):
@@ -131,6 +131,9 @@ def load(job: str | Path) -> Job:
 
 
 def everything(directory: str | Path = ".pawl") -> list[Job]:
-    """All jobs whose state directories are in ``directory``, by name."""
+    """All jobs whose state directories are in ``directory``, by name.
+
+    Raises :class:`JobError` when the state of one is damaged.
+    """
     states = sorted(path.parent for path in Path(directory).glob("*/status.json"))
     return sorted((load(state) for state in states), key=lambda job: job.name)

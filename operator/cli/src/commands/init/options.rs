@@ -222,7 +222,8 @@ impl Options {
         let taken = |value: &&&str| option.choices.is_empty() || option.choices.iter().any(|choice| choice == **value);
         let value = values.iter().find(taken)?;
         let is_default = values.contains(&default.as_str());
-        (option.takes == Takes::Value && !is_default).then(|| argument.switched(name, option.style, value))
+        (matches!(option.takes, Takes::Value | Takes::Optional) && !is_default)
+            .then(|| argument.switched(name, option.style, value))
     }
 }
 
@@ -317,6 +318,10 @@ subprocess.run(["tool", "--fused"])
         assert_eq!(compile("default=None, const='inductor'").as_deref(), alone);
         assert_eq!(compile("default='inductor', const='inductor'"), None, "it is on by default");
         assert_eq!(compile("default=None"), None, "alone, it says nothing");
+        let dtype =
+            "a.add_argument('--seed')\na.add_argument('--dtype', nargs='?', const='bfloat16', default='float32')\n";
+        let choice = options(dtype).choice(&BF16, &PRECISIONS, bfloat16).unwrap().text();
+        assert!(choice.contains("--dtype=bfloat16"), "{choice}");
         let source = "a.add_argument('--torchcompile', nargs='?', const='inductor')\na.add_argument('data')\n";
         assert!(options(source).required(&["--torchcompile", "inductor", "images"].map(str::to_owned)).is_empty());
     }

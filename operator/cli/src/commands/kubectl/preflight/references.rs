@@ -152,7 +152,8 @@ fn remedy(Reference { kind, name }: &Reference) -> String {
         }
         Referent::ConfigMap => format!("create it, or correct env or volumes of {template}"),
         Referent::Secret => {
-            let fields = format!("env, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart");
+            let fields =
+                format!("env, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart");
             format!("create it, or correct {fields}")
         }
         Referent::PersistentVolumeClaim => {
