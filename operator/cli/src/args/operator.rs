@@ -40,8 +40,8 @@ pub struct OperatorArgs {
     /// service account, priority class, runtime class, host path or id.
     #[arg(long, env = "PAWL_POLICY", value_name = "JSON")]
     pub policy: Option<Policy>,
-    /// Defaults of trainer pods, such as ids, size limits of directories, image pull secrets and tolerations, in JSON, as
-    /// the value `pods` of the chart. Default: that of the chart.
+    /// Defaults of trainer pods, such as ids, size limits of directories, image pull secrets and tolerations, in JSON,
+    /// as the value `pods` of the chart. Default: that of the chart.
     #[arg(long, env = "PAWL_PODS", value_name = "JSON")]
     pub pods: Option<PodDefaults>,
     /// Maximum number of concurrent reconciles. A reconcile mostly waits for the API server.

@@ -48,8 +48,8 @@ pub(super) fn image_pull_secrets(job: &TrainingJob, defaults: &PodDefaults) -> O
     some(&joined(own, &defaults.image_pull_secrets, |a, b| a.name == b.name))
 }
 
-/// The tolerations of the job and of the administrator, and one for the taint that keeps pods without GPUs off the nodes
-/// with GPUs: its key is the resource. Some clusters add it by themselves (the admission plugin
+/// The tolerations of the job and of the administrator, and one for the taint that keeps pods without GPUs off the
+/// nodes with GPUs: its key is the resource. Some clusters add it by themselves (the admission plugin
 /// `ExtendedResourceToleration`).
 pub(super) fn tolerations(job: &TrainingJob, defaults: &PodDefaults) -> Option<Vec<Toleration>> {
     let trainer = &job.spec.trainer;

@@ -17,8 +17,8 @@ const FETCH_NAME: &str = "pawl-fetch";
 const DEADLINE: i64 = 6 * 3600;
 
 /// A pod without GPUs that waits, with the storage at `location` (`status.training.storage`) mounted read-only and the
-/// credentials, volumes and service account of the job's pod template. `image` contains `/bin/pawl`; of `defaults`, which
-/// are those of the pods that wrote there, it has the ids, the secrets for pulling images and the tolerations.
+/// credentials, volumes and service account of the job's pod template. `image` contains `/bin/pawl`; of `defaults`,
+/// which are those of the pods that wrote there, it has the ids, the secrets for pulling images and the tolerations.
 pub fn reader(job: &TrainingJob, location: &str, image: &str, defaults: &PodDefaults) -> Pod {
     let template = &job.spec.trainer.pod_template;
     let storage = mounted(location, paths::CHECKPOINTS);

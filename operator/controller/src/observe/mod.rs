@@ -100,8 +100,8 @@ fn of_the_rest(facts: &AttemptFacts) -> String {
     }
 }
 
-/// What to do about a batch Job whose pods another controller makes. In another cluster they would not find their token,
-/// and nobody would read what they report.
+/// What to do about a batch Job whose pods another controller makes. In another cluster they would not find their
+/// token, and nobody would read what they report.
 fn managed_elsewhere(job: &str, manager: &str) -> String {
     format!(
         "batch Job {job} is managed by {manager} (spec.managedBy), so that no pod of it runs here, and its token is in this cluster only: \
