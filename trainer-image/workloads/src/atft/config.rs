@@ -370,10 +370,10 @@ impl DataConfig {
     }
 
     fn validate(&self) -> Validated {
+        bounded("data.features", self.features, 1..=FEATURES)?;
         self.validate_source()?;
         bounded("data.stocks", self.stocks, LEAST_STOCKS..=100_000)?;
         bounded("data.chunk", self.chunk, LEAST_STOCKS..=self.stocks)?;
-        bounded("data.features", self.features, 1..=FEATURES)?;
         bounded("data.lookback", self.lookback, 2..=1000)?;
         // Room for windows, gaps between the splits, and the last horizon.
         let least = match self.fold {

@@ -148,6 +148,12 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
         (smoke(json!({"data": {"chunk": 129}})), one(), ["config.data.chunk", "129", "between 20 and 128"]),
         (smoke(json!({"data": {"days": 150}})), one(), ["config.data.days", "150", "between 168"]),
         (smoke(json!({"data": {"features": 97}})), one(), ["config.data.features", "97", "between 1 and 96"]),
+        (
+            // A name was searched among as many features as were asked for.
+            smoke(json!({"data": {"source": "Parquet", "directory": "d", "marketFeatures": ["close"], "features": 97}})),
+            one(),
+            ["config.data.features", "97", "between 1 and 96"],
+        ),
         (smoke(json!({"loss": {"ic": -1.0}})), one(), ["config.loss.ic", "-1", "between 0"]),
         (smoke(json!({"loss": {"rank": 1.0}})), one(), ["config.loss.rank", "1", "unknown field"]),
         (smoke(json!({"evaluation": {"days": 1}})), one(), ["config.evaluation.days", "1", "between 2"]),
