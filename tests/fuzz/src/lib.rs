@@ -9,6 +9,8 @@ mod scratch;
 mod story;
 mod targets;
 
+pub use targets::hugging_face::CONFIGURATIONS;
+
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {

@@ -1,6 +1,6 @@
 //! Replays the committed corpora: inputs that reach different code, and those that once crashed.
 
-use pawl_fuzz::TARGETS;
+use pawl_fuzz::{CONFIGURATIONS, TARGETS};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -27,6 +27,13 @@ fn no_input_of_a_corpus_breaks_its_target() {
         }
     }
     assert!(broken.is_empty(), "{broken:?}");
+}
+
+/// The target `workload_config` reads the configuration of each workload.
+#[test]
+fn every_workload_is_a_target() {
+    let known: Vec<&str> = pawl_workloads::registry().iter().map(|workload| workload.name()).collect();
+    assert_eq!(CONFIGURATIONS.map(|(name, _)| name).to_vec(), known, "of tests/fuzz/src/targets/hugging_face.rs");
 }
 
 #[test]

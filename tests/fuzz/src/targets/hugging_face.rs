@@ -5,7 +5,7 @@ use crate::scratch;
 use pawl_graph::graph::{Init, Role, StateDecl, initial_value};
 use pawl_workloads::slm::hugging_face::WeightFiles;
 use pawl_workloads::slm::tokenizer::Tokenizer;
-use pawl_workloads::{slm, ups, vision_bdh};
+use pawl_workloads::{atft, forex, slm, ups, vision_bdh};
 use serde_json::{Map, Value, json};
 
 /// A safetensors file, and the index of shards if the first part is not empty: the weights that it declares can be
@@ -66,12 +66,24 @@ pub fn tokenizer(input: &[u8]) {
     }
 }
 
+/// Whether a workload accepts a configuration with the patch of a phase.
+type Accepts = fn(config: &Map<String, Value>, patch: &Map<String, Value>) -> bool;
+
+/// The workloads by name. A test names one that is missing.
+pub const CONFIGURATIONS: [(&str, Accepts); 5] = [
+    ("ups", |config, patch| ups::config::Config::parse(config, patch).is_ok()),
+    ("slm", |config, patch| slm::config::Config::parse(config, patch).map(|config| config.tokenizer()).is_ok()),
+    ("vision-bdh", |config, patch| vision_bdh::config::Config::parse(config, patch).is_ok()),
+    ("forex", |config, patch| forex::config::Config::parse(config, patch).is_ok()),
+    ("atft-gat-fan", |config, patch| atft::config::Config::parse(config, patch).is_ok()),
+];
+
 /// `workload.config` and the patch of a phase, for each workload.
 pub fn workload_config(input: &[u8]) {
     let [config, patch] = parts(input);
     let read = |part: &[u8]| serde_json::from_slice::<Map<String, Value>>(part);
     let (Ok(config), patch) = (read(config), read(patch).unwrap_or_default()) else { return };
-    let _ = slm::config::Config::parse(&config, &patch).map(|config| config.tokenizer());
-    let _ = ups::config::Config::parse(&config, &patch);
-    let _ = vision_bdh::config::Config::parse(&config, &patch);
+    for (_, accepts) in CONFIGURATIONS {
+        accepts(&config, &patch);
+    }
 }
