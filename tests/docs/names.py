@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks names in the book against the code: reasons and runbooks are complete, and every metric exists."""
+"""Checks names in the book against the code: reasons, runbooks and examples are complete, and every metric exists."""
 
 import re
 import sys
@@ -35,6 +35,10 @@ def problems():
     for path in sorted((ROOT / "charts/pawl/runbooks").glob("*.md")):
         if path.name != "README.md" and f"{{{{#document {path.relative_to(ROOT)}}}}}" not in runbooks:
             yield f"operate/runbooks.md: {path.name} is missing"
+    trainer, searches = ((PAGES / page).read_text() for page in ("concepts/trainer.md", "howto/search.md"))
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        if path.name not in trainer + searches:
+            yield f"concepts/trainer.md: the example {path.name} is missing"
     reference = (PAGES / "reference/metrics.md").read_text()
     known = set(re.findall(r"`(pawl_\w+)`", reference)) | NOT_METRICS
     # The buckets, sum and count of a histogram.
