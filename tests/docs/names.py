@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks names in the book against the code: reasons, runbooks and examples are complete, and every metric exists."""
+"""Checks names in the book against the code: reasons, gates, runbooks and examples are complete, and every metric exists."""
 
 import re
 import sys
@@ -26,11 +26,19 @@ def reasons():
     return own | events | variants("crds/contract/src/exit.rs", "Outcome")
 
 
+def gates():
+    """The fields of `spec.gates`."""
+    body = re.search(r"pub struct Gates \{\n(.*?)\n\}", (ROOT / "crds/api/src/spec/judging.rs").read_text(), re.S)[1]
+    return [re.sub(r"_(\w)", lambda found: found[1].upper(), field) for field in re.findall(r"^    pub (\w+):", body, re.M)]
+
+
 def problems():
     text = (PAGES / "verdicts.md").read_text()
     table = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
     yield from (f"verdicts.md: the reason {name} is missing" for name in sorted(reasons() - table))
     yield from (f"verdicts.md: {name} is not a reason" for name in sorted(table - reasons()))
+    written = "".join(path.read_text() for path in PAGES.rglob("*.md") if path.parent != PAGES / "reference")
+    yield from (f"concepts/phases.md: the gate {name} is on no page" for name in gates() if name not in written)
     runbooks = (PAGES / "operate/runbooks.md").read_text()
     for path in sorted((ROOT / "charts/pawl/runbooks").glob("*.md")):
         if path.name != "README.md" and f"{{{{#document {path.relative_to(ROOT)}}}}}" not in runbooks:
