@@ -25,6 +25,10 @@ const TWICE: u32 = 2;
 /// First back-off while a storage is full or cannot be used, seconds: somebody has to mend it.
 const STORAGE_BACKOFF: u64 = 60;
 
+/// A launch that finds its storage full, or cannot use it, so many times in a row is not started again: after a quarter
+/// of an hour. Other programs on the same storage may fill it for some minutes, and somebody may be mending it.
+const STORAGE_ATTEMPTS: u32 = 6;
+
 /// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running task.
 const SHORT: usize = 96;
 
@@ -186,7 +190,7 @@ impl Draft<'_> {
         } else {
             (Reason::StorageUnusable, "mend the storage or its mount")
         };
-        if repeated >= ALIKE {
+        if repeated >= STORAGE_ATTEMPTS {
             let again = format!("{remedy}, then set spec.suspend to true and back to false to continue");
             self.fail(reason, &format!("{task}: {message} ({repeated} attempts in a row; {again})"));
         } else {

@@ -54,19 +54,22 @@ fn a_full_storage_counts_against_no_phase_and_no_limit() {
     let no_restarts = || fuse(json!({"lifecycle": {"maxRestarts": 0}, "train": {"items": 1000}}));
     for kind in [LaunchKind::Preflight, LaunchKind::Measure, LaunchKind::Train] {
         // Somebody makes space.
-        let mut world = World::new(no_restarts(), full(kind, 2));
+        let mut world = World::new(no_restarts(), full(kind, 5));
         world.run();
         assert_eq!(world.status.stage, Stage::Complete, "{kind:?}: {:?}", world.status.failure);
         assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "{kind:?}");
-        assert_eq!((world.count_events("StorageFull"), world.count_events("AttemptFailed")), (2, 0), "{kind:?}");
-        let waits: Vec<bool> = world.events.iter().map(|event| event.message.contains("again after 120 s")).collect();
-        assert_eq!(waits.iter().filter(|waits| **waits).count(), 1, "{kind:?}");
+        assert_eq!((world.count_events("StorageFull"), world.count_events("AttemptFailed")), (5, 0), "{kind:?}");
+        for (wait, times) in [(60, 1), (120, 1), (240, 1), (300, 2)] {
+            let text = format!("again after {wait} s");
+            let waits = world.events.iter().filter(|event| event.message.contains(&text)).count();
+            assert_eq!(waits, times, "{kind:?}: {wait} s");
+        }
 
         // Nobody does: the job has failed, not the phase.
         let mut world = World::new(no_restarts(), full(kind, usize::MAX));
         world.run();
         let (reason, message) = world.failure();
-        assert!(reason == "StorageFull" && message.contains("no space: free some (3 attempts"), "{kind:?}: {message}");
+        assert!(reason == "StorageFull" && message.contains("no space: free some (6 attempts"), "{kind:?}: {message}");
         let judged =
             world.status.phases.iter().any(|phase| {
                 matches!(phase.state, PhaseState::Error | PhaseState::RolledBack | PhaseState::Unsupported)
