@@ -617,7 +617,7 @@ fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
     assert_eq!((file.path.as_str(), field.as_str()), ("plan.json", "metadata.annotations['pawl.dev/plan']"));
     assert_eq!(variable(&made.trainer(), "PAWL_ATTEMPT_PLAN").as_deref(), Some("/etc/pawl/plan/plan.json"));
 
-    made.plan.launches = (0..20).map(|_| launch("Measure")).collect();
+    made.plan.launches = (0..40).map(|_| launch("Measure")).collect();
     assert_eq!(carried(&made), None);
     assert_eq!(volume(&made).config_map.unwrap().name, "toy-3");
 }

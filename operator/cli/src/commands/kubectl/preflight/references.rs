@@ -166,7 +166,7 @@ fn remedy(Reference { kind, name }: &Reference) -> String {
 mod tests {
     use super::*;
     use crate::commands::kubectl::preflight::finding::CheckResult::{Note, Ok as Exists, Problem, Unknown};
-    use crate::commands::kubectl::preflight::gang::tests::gang;
+    use crate::commands::kubectl::preflight::gang::{TOKEN_SECRET, tests::gang};
     use serde_json::json;
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
                         {"name": "p", "projected": {"sources": [{"configMap": {"name": "config"}}]}}],
         }}));
-        let own = ["toy-1", "pawl-token-toy-1", "toy-storage"].map(str::to_owned);
+        let own = ["toy-1", TOKEN_SECRET, "toy-storage"].map(str::to_owned);
         let found = references(gang.pod.spec.as_ref().unwrap(), &own);
         let found: Vec<String> =
             found.iter().map(|reference| format!("{:?} {}", reference.kind, reference.name)).collect();
