@@ -21,7 +21,8 @@ pub fn job() -> Value {
         "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
         "metadata": {"name": "toy", "namespace": "default", "generation": 1},
         "spec": {
-            "workload": {"name": "ups"},
+            // So long that a plan of several launches is an object of its own, and one of few goes with the pods.
+            "workload": {"name": "ups", "config": {"note": "x".repeat(500)}},
             "trainer": {"replicas": 2, "gpusPerReplica": 1},
             "settings": {"batchPerGpu": 2, "globalBatch": 8},
             "phases": [

@@ -150,7 +150,9 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
         (smoke(json!({"data": {"features": 97}})), one(), ["config.data.features", "97", "between 1 and 96"]),
         (
             // A name was searched among as many features as were asked for.
-            smoke(json!({"data": {"source": "Parquet", "directory": "d", "marketFeatures": ["close"], "features": 97}})),
+            smoke(
+                json!({"data": {"source": "Parquet", "directory": "d", "marketFeatures": ["close"], "features": 97}}),
+            ),
             one(),
             ["config.data.features", "97", "between 1 and 96"],
         ),
