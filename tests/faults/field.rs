@@ -282,9 +282,12 @@ fn the_log_of_a_failed_job_can_be_read_until_the_job_goes_on() {
         let next = |job: &TrainingJob| stage(job) != Stage::Failed;
         scene.job_until("broken", "to go on", Duration::from_secs(60), next).await;
         scene.job_until("broken", "to fail again", Duration::from_secs(120), failed).await;
-        let pods = scene.api::<Pod>().list(&kube::api::ListParams::default()).await.unwrap();
-        let attempts: std::collections::BTreeSet<_> =
-            pods.iter().filter_map(|pod| pod.labels().get("pawl.dev/attempt").cloned()).collect();
-        assert_eq!(attempts.len(), 1, "of the newest attempt only: {attempts:?}");
+        let newest = async || {
+            let pods = scene.api::<Pod>().list(&kube::api::ListParams::default()).await.unwrap();
+            let attempts: std::collections::BTreeSet<_> =
+                pods.iter().filter_map(|pod| pod.labels().get("pawl.dev/attempt").cloned()).collect();
+            (attempts.len() == 1).then_some(())
+        };
+        scene.until("only the newest attempt to have pods", Duration::from_secs(30), newest).await;
     });
 }

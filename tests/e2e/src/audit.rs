@@ -21,13 +21,16 @@ pub struct Audit {
 pub struct Write {
     /// `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
+    #[serde(default)]
     user: User,
     object_ref: Option<ObjectRef>,
     request_received_timestamp: Timestamp,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 struct User {
+    /// Of a request that was not authenticated, such as one with an old token, there is none.
+    #[serde(default)]
     username: String,
 }
 
