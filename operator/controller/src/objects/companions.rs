@@ -6,6 +6,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use pawl_contract::plan::AttemptPlan;
 use pawl_rendezvous::Token;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,6 +19,15 @@ fn metadata(blueprint: &Blueprint<'_>, gang_uid: &str) -> ObjectMeta {
         owner_references: Some(vec![gang_owner(blueprint.name(), gang_uid)]),
         ..ObjectMeta::default()
     }
+}
+
+/// Longest plan that the pods of a gang carry as an annotation, bytes. Each pod has it in the API server and in every
+/// client that watches pods, so that a long one costs less as an object of its own.
+const MAX_CARRIED: usize = 4 * 1024;
+
+/// The plan, if the pods of its gang carry it.
+pub fn carries_plan(plan: &AttemptPlan) -> Option<String> {
+    serde_json::to_string(plan).ok().filter(|text| text.len() <= MAX_CARRIED)
 }
 
 /// The ConfigMap that holds the plan: immutable, like what an attempt runs.

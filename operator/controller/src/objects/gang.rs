@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_api::status::AttemptStatus;
-use pawl_contract::plan::AttemptPlan;
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -57,15 +56,6 @@ fn metadata(job: &TrainingJob, attempt: &str, plan_hash: &str) -> ObjectMeta {
         owner_references: Some(vec![job_owner(job)]),
         ..ObjectMeta::default()
     }
-}
-
-/// Longest plan that the pods of a gang carry as an annotation, bytes. Each pod has it in the API server and in every
-/// client that watches pods, so that a long one costs less as an object of its own.
-const MAX_CARRIED: usize = 4 * 1024;
-
-/// The plan, if the pods of its gang carry it.
-pub fn carries_plan(plan: &AttemptPlan) -> Option<String> {
-    serde_json::to_string(plan).ok().filter(|text| text.len() <= MAX_CARRIED)
 }
 
 /// Hash of what the user and the administrator say about an attempt's pods and its queue, and the plan does not: when

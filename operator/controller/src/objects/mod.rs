@@ -26,9 +26,9 @@ mod tests;
 mod volumes;
 
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
-pub use companions::{plan, plan_repair, service, token};
+pub use companions::{carries_plan, plan, plan_repair, service, token};
 pub use defaults::{DirectorySizes, PodDefaults};
-pub use gang::{carries_plan, gang, gang_repair, template_hash};
+pub use gang::{gang, gang_repair, template_hash};
 pub use pawl_decision::storage::DefaultStorage;
 pub use reader::reader;
 pub use storage::{Storage, storage};

@@ -1,6 +1,7 @@
 //! The pods of an attempt: the `restricted` Pod Security Standard, and the job's pod template.
 
-use super::{Blueprint, PodDefaults, annotations, carries_plan, container, labels, volumes};
+use super::companions::carries_plan;
+use super::{Blueprint, PodDefaults, annotations, container, labels, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{
     Affinity, LocalObjectReference, NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, PodSpec,

@@ -1,6 +1,7 @@
 //! The volumes of a pod. A path that the job's own pod template mounts is the job's.
 
-use super::{Blueprint, carries_plan, paths, storage::resumed, storage::storage};
+use super::companions::carries_plan;
+use super::{Blueprint, paths, storage::resumed, storage::storage};
 use crate::names;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, ObjectFieldSelector,
