@@ -102,7 +102,6 @@ pub fn compare(named: &[PathBuf]) -> ExitCode {
 fn load(job: &Path) -> Result<Found, ExitCode> {
     let is_state = StateDir::new(job).status().exists();
     let (file, state) = if is_state { (None, Some(job.to_owned())) } else { (Some(job.to_owned()), None) };
-    let state = source::state_dir(&StateArgs { file, state }).map_err(|error| source::reject(&error))?;
-    let document = Document::load_existing(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
+    let (state, document) = source::recorded(&StateArgs { file, state })?;
     Ok(Found { place: state.root().display().to_string(), document })
 }

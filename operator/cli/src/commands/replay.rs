@@ -2,14 +2,12 @@
 
 use super::{document, print, source, terminal};
 use crate::args::{Output, StateArgs};
-use crate::exit;
 use jiff::Timestamp;
 use pawl_api::status::{BundleStatus, PhaseState, PhaseStatus};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::report::printable;
 use pawl_decision::Replay;
 use pawl_display::table;
-use pawl_local::state::document::Document;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
@@ -62,13 +60,9 @@ struct Replayed<'a> {
 
 /// Judges a recorded job anew and prints the verdicts.
 pub fn replay(args: &StateArgs, gates: Option<&Path>, output: Output) -> ExitCode {
-    let state = match source::state_dir(args) {
-        Ok(state) => state,
-        Err(error) => return source::reject(&error),
-    };
-    let recorded = match Document::load_existing(&state) {
-        Ok(recorded) => recorded,
-        Err(error) => return exit::with_error(exit::STATE, &error),
+    let (_, recorded) = match source::recorded(args) {
+        Ok(found) => found,
+        Err(code) => return code,
     };
     match gates.map(source::load).transpose() {
         Ok(other) => print(&judged(recorded.job, &recorded.status, other, output)),

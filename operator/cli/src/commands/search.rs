@@ -6,7 +6,6 @@ use crate::args::search::{ExportArgs, ExportFormat};
 use crate::exit;
 use pawl_display::export::{self, Format};
 use pawl_local::evidence::displayed;
-use pawl_local::state::document::Document;
 use pawl_local::state::{StateError, write_atomic};
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,13 +21,9 @@ pub const fn format(format: ExportFormat) -> Format {
 
 /// Writes the trials of a local job, and prints the path unless they go to standard output.
 pub fn export(args: &StateArgs, what: &ExportArgs) -> ExitCode {
-    let state = match source::state_dir(args) {
-        Ok(state) => state,
-        Err(error) => return source::reject(&error),
-    };
-    let found = match Document::load_existing(&state) {
+    let (_, found) = match source::recorded(args) {
         Ok(found) => found,
-        Err(error) => return exit::with_error(exit::STATE, &error),
+        Err(code) => return code,
     };
     match export::render(&found.job, &found.status, format(what.format)) {
         Ok(text) => written(&what.out, &text).unwrap_or_else(|error| exit::with_error(exit::STATE, &error)),

@@ -4,6 +4,7 @@ use crate::args::StateArgs;
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_local::state::StateDir;
+use pawl_local::state::document::Document;
 #[cfg(feature = "cluster")]
 use pawl_manifest::Documents;
 use pawl_manifest::ManifestErrors;
@@ -72,4 +73,11 @@ pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
         }
         (None, None) => Ok(StateDir::new(".")),
     }
+}
+
+/// The state directory that the command line selects, and the job that was run there; an error is printed.
+pub fn recorded(args: &StateArgs) -> Result<(StateDir, Document), ExitCode> {
+    let state = state_dir(args).map_err(|error| reject(&error))?;
+    let document = Document::load_existing(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
+    Ok((state, document))
 }

@@ -2,7 +2,6 @@
 
 use super::{document, print, source, terminal};
 use crate::args::{Output, StateArgs};
-use crate::exit;
 use pawl_api::TrainingJobStatus;
 use pawl_api::spec::NO_STORAGE;
 use pawl_display::summary;
@@ -67,13 +66,9 @@ pub fn table(state: &StateDir, finished: &Document) -> String {
 
 /// Prints the status of a job.
 pub fn status(args: &StateArgs, output: Output) -> ExitCode {
-    let state = match source::state_dir(args) {
-        Ok(state) => state,
-        Err(error) => return source::reject(&error),
-    };
-    let found = match Document::load_existing(&state) {
+    let (state, found) = match source::recorded(args) {
         Ok(found) => found,
-        Err(error) => return exit::with_error(exit::STATE, &error),
+        Err(code) => return code,
     };
     print(&match output {
         Output::Table => table(&state, &found),

@@ -1,3 +1,5 @@
+mod claims;
+mod companions;
 mod template;
 
 use super::*;
@@ -334,106 +336,6 @@ fn launch(kind: &str) -> pawl_contract::plan::LaunchPlan {
     serde_json::from_value(plan).unwrap()
 }
 
-fn claims_of(made: &Made) -> Vec<String> {
-    let volumes = made.pod().volumes.unwrap().into_iter();
-    volumes.filter_map(|volume| Some(volume.persistent_volume_claim?.claim_name)).collect()
-}
-
-#[test]
-fn a_job_without_storage_gets_a_claim_that_outlives_it() {
-    let made = without_storage(|_| {});
-    let claim = claim(&made.blueprint()).unwrap();
-    assert_eq!(claim.name_any(), "toy-storage");
-    assert_eq!(claim.owner_references(), [], "it is not deleted with the job");
-    assert_eq!(claim.labels().get(names::ATTEMPT), None, "nor with an attempt");
-    let spec = claim.spec.unwrap();
-    assert_eq!(spec.access_modes.unwrap(), ["ReadWriteMany"], "the pods of a gang may run on several nodes");
-    assert_eq!(
-        (spec.resources.unwrap().requests.unwrap()["storage"].0.as_str(), spec.storage_class_name),
-        ("50Gi", None)
-    );
-    assert_eq!(claims_of(&made), ["toy-storage"]);
-    let trainer = made.trainer();
-    let location = "/pawl/checkpoints/checkpoints/team/toy/job-uid";
-    assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS").as_deref(), Some(location));
-    assert_eq!(variable(&trainer, "PAWL_DATA").as_deref(), Some("/pawl/checkpoints/data/$(PAWL_POD_INDEX)"));
-    let defined = |name: &str| trainer.env.iter().flatten().position(|variable| variable.name == name);
-    assert!(defined("PAWL_POD_INDEX") < defined("PAWL_DATA"), "Kubernetes expands only variables defined before");
-}
-
-#[test]
-fn the_claim_is_made_as_configured() {
-    let mut made = without_storage(|job| job["spec"]["trainer"]["replicas"] = json!(1));
-    assert_eq!(claim(&made.blueprint()).unwrap().spec.unwrap().access_modes.unwrap(), ["ReadWriteOnce"]);
-    let parallel = without_storage(|job| {
-        job["spec"]["trainer"]["replicas"] = json!(1);
-        job["spec"]["search"] = json!([{"name": "a", "trials": 4, "epochs": 1, "parallelism": 2,
-            "objectives": [{"metric": "loss", "goal": "Minimize"}],
-            "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1"}]}]);
-    });
-    let modes = claim(&parallel.blueprint()).unwrap().spec.unwrap().access_modes.unwrap();
-    assert_eq!(modes, ["ReadWriteMany"], "its gangs may run on different nodes");
-    made.storage.claim = Claim {
-        size: "2Ti".parse().unwrap(),
-        class: Some("fast".to_owned()),
-        access_mode: Some("ReadWriteOncePod".to_owned()),
-        retention: Retention::Delete,
-    };
-    let claim = claim(&made.blueprint()).unwrap();
-    assert_eq!(claim.owner_references()[0].name, "toy");
-    let spec = claim.spec.unwrap();
-    assert_eq!(spec.access_modes.unwrap(), ["ReadWriteOncePod"]);
-    assert_eq!(
-        (spec.resources.unwrap().requests.unwrap()["storage"].0.as_str(), spec.storage_class_name.as_deref()),
-        ("2Ti", Some("fast"))
-    );
-}
-
-#[rstest]
-#[case::named(json!("pvc://models/run"), "Claim")]
-#[case::object_store(json!("s3://bucket"), "Claim")]
-#[case::none(json!("None"), "Claim")]
-#[case::no_claims(json!(null), "None")]
-#[case::shared(json!(null), "pvc://models")]
-#[case::a_claim_of_that_name(json!("pvc://toy-storage"), "s3://bucket")]
-fn no_other_storage_makes_a_claim(#[case] storage: Value, #[case] default: &str) {
-    let mut made = Made::new(|job| job["spec"]["train"] = json!({"checkpoint": {"storage": storage}}));
-    made.storage.default = default.parse().unwrap();
-    pawl_decision::storage::fill(&mut made.job, &made.storage.default);
-    assert_eq!(claim(&made.blueprint()), None);
-    assert_eq!(variable(&made.trainer(), "PAWL_DATA").as_deref(), Some("/pawl/data"));
-}
-
-#[test]
-fn a_preflight_does_not_bind_the_claim_to_a_node_without_gpus() {
-    let mut made = without_storage(|_| {});
-    made.plan.launches = vec![launch("Preflight")];
-    assert_eq!((claims_of(&made), claim(&made.blueprint())), (vec![], None));
-    assert_eq!(mount(&made.trainer(), "/pawl/checkpoints").len(), 1, "the directory exists");
-}
-
-#[test]
-fn checkpoints_of_a_job_that_wants_no_storage_end_with_the_pod() {
-    let trainer = Made::new(|job| job["spec"]["train"] = json!({"checkpoint": {"storage": "None"}})).trainer();
-    let work = variable(&trainer, "PAWL_WORK_DIR").unwrap();
-    assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS"), Some(format!("{work}/checkpoints")));
-    assert!(mount(&trainer, paths::CHECKPOINTS).is_empty());
-}
-
-#[test]
-fn a_gang_that_measures_for_a_training_proves_the_claim_that_no_preflight_mounts() {
-    let proves = |made: &Made| variable(&made.trainer(), "PAWL_PROVES_STORAGE");
-    let trains = |job: &mut Value| job["spec"]["train"] = json!({"items": 100});
-    assert_eq!(proves(&without_storage(trains)).as_deref(), Some("true"));
-    let mut check = without_storage(trains);
-    check.plan.launches = vec![launch("Preflight")];
-    assert_eq!(proves(&check), None, "it does not mount the claim");
-    assert_eq!(proves(&without_storage(|job| job["spec"]["train"] = json!({}))), None, "nothing is saved");
-    let named =
-        |job: &mut Value| job["spec"]["train"] = json!({"items": 100, "checkpoint": {"storage": "pvc://own/runs"}});
-    assert_eq!(proves(&without_storage(named)), None, "the preflight has proven it");
-}
-
 #[test]
 fn a_path_that_the_template_mounts_is_the_jobs_own() {
     let made = Made::new(|job| {
@@ -564,14 +466,6 @@ fn the_installer_of_the_agent_has_the_requests_and_limits_of_the_trainer() {
 }
 
 #[test]
-fn no_secret_of_others_has_the_name_of_a_token() {
-    // A Secret `toy-3` may be somebody else's.
-    assert_eq!(names::token_secret("toy-3", "0a1b2c3d"), TOKEN);
-    let mounted = Made::new(|_| {}).pod().volumes.unwrap().into_iter().find_map(|volume| volume.secret).unwrap();
-    assert_eq!(mounted.secret_name.as_deref(), Some(TOKEN));
-}
-
-#[test]
 fn the_jobs_own_environment_comes_last() {
     let made = Made::new(|job| {
         job["spec"]["trainer"]["podTemplate"] =
@@ -581,60 +475,6 @@ fn the_jobs_own_environment_comes_last() {
     assert_eq!(variable(&trainer, "HOME").as_deref(), Some("/home"));
     assert_eq!(variable(&trainer, "A").as_deref(), Some("b"));
     assert_eq!(variable(&Made::new(|_| {}).trainer(), "HOME").as_deref(), Some("/tmp"));
-}
-
-#[test]
-fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
-    let made = Made::new(|_| {});
-    let plan = plan(&made.blueprint(), GANG_UID).unwrap();
-    let token = token(&made.blueprint(), TOKEN, GANG_UID, &Token::random().unwrap());
-    assert_eq!((plan.immutable, token.immutable), (Some(true), Some(true)));
-    for (metadata, name) in [(&plan.metadata, "toy-3"), (&token.metadata, TOKEN)] {
-        let owner = &metadata.owner_references.as_ref().unwrap()[0];
-        assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Job", "toy-3", GANG_UID));
-        assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some(name), Some("team")));
-    }
-    let read: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
-    assert_eq!(read, made.plan);
-    assert!(token.data.unwrap()["token"].0.len() >= 32);
-}
-
-/// The pods read either as the same file.
-#[test]
-fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
-    let volume =
-        |made: &Made| made.pod().volumes.unwrap().into_iter().find(|volume| volume.name == "pawl-plan").unwrap();
-    let carried = |made: &Made| {
-        let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
-        annotations.get("pawl.dev/plan").and_then(|text| serde_json::from_str::<AttemptPlan>(text).ok())
-    };
-    let mut made = Made::new(|job| {
-        job["spec"]["trainer"]["podTemplate"] = json!({"annotations": {"pawl.dev/plan": "theirs"}});
-    });
-    assert_eq!(carried(&made).as_ref(), Some(&made.plan));
-    let file = volume(&made).downward_api.unwrap().items.unwrap().remove(0);
-    let field = file.field_ref.unwrap().field_path;
-    assert_eq!((file.path.as_str(), field.as_str()), ("plan.json", "metadata.annotations['pawl.dev/plan']"));
-    assert_eq!(variable(&made.trainer(), "PAWL_ATTEMPT_PLAN").as_deref(), Some("/etc/pawl/plan/plan.json"));
-
-    made.plan.launches = (0..40).map(|_| launch("Measure")).collect();
-    assert_eq!(carried(&made), None);
-    assert_eq!(volume(&made).config_map.unwrap().name, "toy-3");
-}
-
-#[test]
-fn one_headless_service_names_the_first_pods_of_all_gangs() {
-    let service = service("team").spec.unwrap();
-    assert_eq!(service.cluster_ip.as_deref(), Some("None"));
-    assert_eq!(service.publish_not_ready_addresses, Some(true));
-    let mut pods = Made::new(|_| {}).gang().spec.unwrap().template.metadata.unwrap().labels.unwrap();
-    let selector = service.selector.unwrap();
-    let mut selected = |index: &str| {
-        // The Job controller says so on each pod.
-        pods.insert("batch.kubernetes.io/job-completion-index".to_owned(), index.to_owned());
-        selector.iter().all(|(name, value)| pods.get(name) == Some(value))
-    };
-    assert_eq!([selected("0"), selected("1")], [true, false]);
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! What goes with the batch Job: plan, token, and the Service of the namespace.
+
+use super::*;
+
+#[test]
+fn no_secret_of_others_has_the_name_of_a_token() {
+    // A Secret `toy-3` may be somebody else's.
+    assert_eq!(names::token_secret("toy-3", "0a1b2c3d"), TOKEN);
+    let mounted = Made::new(|_| {}).pod().volumes.unwrap().into_iter().find_map(|volume| volume.secret).unwrap();
+    assert_eq!(mounted.secret_name.as_deref(), Some(TOKEN));
+}
+
+#[test]
+fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
+    let made = Made::new(|_| {});
+    let plan = plan(&made.blueprint(), GANG_UID).unwrap();
+    let token = token(&made.blueprint(), TOKEN, GANG_UID, &Token::random().unwrap());
+    assert_eq!((plan.immutable, token.immutable), (Some(true), Some(true)));
+    for (metadata, name) in [(&plan.metadata, "toy-3"), (&token.metadata, TOKEN)] {
+        let owner = &metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Job", "toy-3", GANG_UID));
+        assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some(name), Some("team")));
+    }
+    let read: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
+    assert_eq!(read, made.plan);
+    assert!(token.data.unwrap()["token"].0.len() >= 32);
+}
+
+/// The pods read either as the same file.
+#[test]
+fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
+    let volume =
+        |made: &Made| made.pod().volumes.unwrap().into_iter().find(|volume| volume.name == "pawl-plan").unwrap();
+    let carried = |made: &Made| {
+        let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
+        annotations.get("pawl.dev/plan").and_then(|text| serde_json::from_str::<AttemptPlan>(text).ok())
+    };
+    let mut made = Made::new(|job| {
+        job["spec"]["trainer"]["podTemplate"] = json!({"annotations": {"pawl.dev/plan": "theirs"}});
+    });
+    assert_eq!(carried(&made).as_ref(), Some(&made.plan));
+    let file = volume(&made).downward_api.unwrap().items.unwrap().remove(0);
+    let field = file.field_ref.unwrap().field_path;
+    assert_eq!((file.path.as_str(), field.as_str()), ("plan.json", "metadata.annotations['pawl.dev/plan']"));
+    assert_eq!(variable(&made.trainer(), "PAWL_ATTEMPT_PLAN").as_deref(), Some("/etc/pawl/plan/plan.json"));
+
+    made.plan.launches = (0..40).map(|_| launch("Measure")).collect();
+    assert_eq!(carried(&made), None);
+    assert_eq!(volume(&made).config_map.unwrap().name, "toy-3");
+}
+
+#[test]
+fn one_headless_service_names_the_first_pods_of_all_gangs() {
+    let service = service("team").spec.unwrap();
+    assert_eq!(service.cluster_ip.as_deref(), Some("None"));
+    assert_eq!(service.publish_not_ready_addresses, Some(true));
+    let mut pods = Made::new(|_| {}).gang().spec.unwrap().template.metadata.unwrap().labels.unwrap();
+    let selector = service.selector.unwrap();
+    let mut selected = |index: &str| {
+        // The Job controller says so on each pod.
+        pods.insert("batch.kubernetes.io/job-completion-index".to_owned(), index.to_owned());
+        selector.iter().all(|(name, value)| pods.get(name) == Some(value))
+    };
+    assert_eq!([selected("0"), selected("1")], [true, false]);
+}
