@@ -44,16 +44,23 @@ pub async fn start(
     let Objects { service, claim, batch_job, token, plan } = Objects::new(context, key, name);
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
-    let (gang, new) = match batch_job.find(blueprint).await? {
-        Found::Own(gang) => (*gang, false),
-        Found::Nothing => {
-            if carries_plan(blueprint.plan).is_none() {
-                // An earlier batch Job of this name may have left one: the garbage collector takes its time. It is
-                // removed while no batch Job exists, because afterwards its pods could read it.
-                plan.remove().await?;
+    let create = async || batch_job.create(&Blueprint { token_secret: &token.new_name()?, ..*blueprint }).await;
+    let carried = carries_plan(blueprint.plan).is_some();
+    // Nearly every name is free: what exists is read only if this one is not.
+    let made = if carried && own.live_gang().is_none() { create().await? } else { None };
+    let (gang, new) = match made {
+        Some(gang) => (gang, true),
+        None => match batch_job.find(blueprint).await? {
+            Found::Own(gang) => (*gang, false),
+            Found::Nothing => {
+                if !carried {
+                    // An earlier batch Job of this name may have left one: the garbage collector takes its time. It is
+                    // removed while no batch Job exists, because afterwards its pods could read it.
+                    plan.remove().await?;
+                }
+                (create().await?.ok_or(Error::Stale)?, true)
             }
-            (batch_job.create(&Blueprint { token_secret: &token.new_name()?, ..*blueprint }).await?, true)
-        }
+        },
     };
     token.create(blueprint, &gang).await?;
     plan.create(blueprint, &gang).await?;

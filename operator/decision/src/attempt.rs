@@ -25,8 +25,13 @@ use pawl_contract::exit::Outcome;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
+/// One whose pods are not created is, for an unknown reason, after this time: the Job controller creates those of many
+/// batch Jobs one after another. Seconds.
+const UNCREATED: u64 = 30;
 /// Seconds in which ranks usually start.
 const STARTING: u64 = 60;
+/// Seconds in which the ranks of an attempt end after one another.
+const ENDING: u64 = 30;
 
 impl Draft<'_> {
     fn attempt_name(&self, number: u32) -> String {
@@ -112,7 +117,7 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next, nam
     attempt.seen = true;
     match &facts.state {
         state if state.waits_in_turn() => {
-            if queued_until(attempt).is_some_and(|until| until <= now) {
+            if queued_until(attempt, state).is_some_and(|until| until <= now) {
                 attempt.queued_since.get_or_insert_with(|| attempt.started.clone());
             }
             false
@@ -136,7 +141,9 @@ pub(crate) fn watch(draft: &mut Draft<'_>, observed: &Observed, next: &Next, nam
             attempt.stop.get_or_insert(StopCause::GangBroken);
             false
         }
-        AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(Leaving::Draining) => false,
+        AttemptState::Queued
+        | AttemptState::Running
+        | AttemptState::Leaving(Leaving::Ending { .. } | Leaving::Draining) => false,
         AttemptState::Ended(ending) => {
             if *ending == Ending::Preempted && matches!(attempt.stop, None | Some(StopCause::Preempted)) {
                 let message = format!("{name}: preempted by Kueue; requeued");
@@ -172,10 +179,16 @@ pub(crate) fn starting_until(attempt: &AttemptStatus, created: Timestamp) -> Tim
     after(pending_since(attempt, created), STARTING)
 }
 
-/// Time from which an attempt is reported as queued: a queue with free quota, or a cluster with free devices, admits it
-/// immediately.
-pub(crate) fn queued_until(attempt: &AttemptStatus) -> Option<Timestamp> {
-    time(&attempt.started).map(|started| after(started, QUEUED))
+/// Time from which an attempt in this state is reported as queued: a queue with free quota, or a cluster with free
+/// devices, admits it immediately.
+pub(crate) fn queued_until(attempt: &AttemptStatus, state: &AttemptState) -> Option<Timestamp> {
+    let uncreated = matches!(state, AttemptState::Pending { waits_for: WaitsFor::Pods, .. });
+    time(&attempt.started).map(|started| after(started, if uncreated { UNCREATED } else { QUEUED }))
+}
+
+/// Time until which the other ranks of an attempt may follow those that ended at `since`.
+pub(crate) fn ending_until(since: Timestamp) -> Timestamp {
+    after(since, ENDING)
 }
 
 /// The attempt was observed and no longer exists: it was lost, and is created again under its name. An attempt that was
@@ -340,6 +353,7 @@ fn assign<'a>(draft: &Draft<'_>, next: &'a Next) -> (Vec<Option<&'a Work>>, Vec<
 fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Option<&Work>) -> Option<Action> {
     let facts = facts_of(observed, name);
     let again = facts.and_then(|facts| again(draft, facts));
+    let follow = facts.is_some_and(|facts| others_follow(facts, draft.now));
     let attempt = draft.attempt_mut(name)?;
     let outstanding = |name: &String| attempt.launches.contains(name) && !attempt.folded.contains(name);
     // What did not fit into a full attempt is run by the next one.
@@ -352,8 +366,10 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
     // After a failed launch the attempt ends by itself: stopping it would hide how it ended.
     let ending =
         work.is_some_and(|work| work.task == attempt.task && runs(work, &|name| attempt.launches.contains(name)));
+    // One whose launches have all ended has nothing left to stop.
+    let over = follow && attempt.launches.iter().all(|launch| attempt.folded.contains(launch));
     let as_planned = facts.is_none_or(|facts| facts.plan_hash == attempt.plan_hash);
-    if attempt.stop.is_none() && as_planned && (covers || ending) && again.is_none() {
+    if attempt.stop.is_none() && as_planned && (covers || ending || over) && again.is_none() {
         return None;
     }
     let first = attempt.stop.is_none();
@@ -366,6 +382,11 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
         draft.normal(reason, format!("{name}: {why}"), None);
     }
     Some(stop(name, purpose, cause))
+}
+
+/// Whether some of its ranks have ended by themselves, and the others may be about to.
+fn others_follow(facts: &AttemptFacts, now: Timestamp) -> bool {
+    matches!(facts.state, AttemptState::Leaving(Leaving::Ending { since }) if now < ending_until(since))
 }
 
 /// Why an attempt is replaced by one that does the same: one that waits could wait for ever for what was corrected

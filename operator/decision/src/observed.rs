@@ -130,7 +130,12 @@ pub enum WaitsFor {
 /// Why an attempt is terminating while some of its ranks hold devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// Its ranks end normally, or were stopped.
+    /// Some of its ranks have ended by themselves, and the others follow: agents end together.
+    Ending {
+        /// When the last of them ended.
+        since: Timestamp,
+    },
+    /// Its ranks were stopped.
     Draining,
     /// Kueue preempted it; unless it is stopped, its batch Job is requeued and runs again.
     Preempted,

@@ -1,6 +1,6 @@
 //! The time of the next decision if nothing changes: the nearest deadline.
 
-use crate::attempt::{facts_of, pending_since, queued_until, starting_until};
+use crate::attempt::{ending_until, facts_of, pending_since, queued_until, starting_until};
 use crate::draft::Draft;
 use crate::launch::Work;
 use crate::lifecycle::deadline_at;
@@ -27,16 +27,19 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
     Some(until(draft.now, nearest))
 }
 
-/// When an attempt counts as queued, or its time to start is over.
+/// When an attempt counts as queued, or its time to start or to end is over.
 fn scheduled(draft: &Draft<'_>, observed: &Observed, attempt: &AttemptStatus) -> Option<Timestamp> {
     match facts_of(observed, &attempt.name)?.state {
         ref state if state.waits_in_turn() => {
-            Some(attempt).filter(|attempt| attempt.queued_since.is_none()).and_then(queued_until)
+            Some(attempt).filter(|attempt| attempt.queued_since.is_none()).and_then(|attempt| queued_until(attempt, state))
         }
         AttemptState::Pending { since, ref message, .. } => {
             let late = later(pending_since(attempt, since), draft.spec.lifecycle.scheduling_timeout.get().as_secs());
             let told = Some(starting_until(attempt, since)).filter(|told| message.is_empty() && *told > draft.now);
             Some(told.map_or(late, |told| told.min(late)))
+        }
+        AttemptState::Leaving(Leaving::Ending { since }) => {
+            Some(ending_until(since)).filter(|until| attempt.stop.is_none() && *until > draft.now)
         }
         AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_) => None,
     }

@@ -47,8 +47,11 @@ fn undisturbed(facts: &AttemptFacts, now: Timestamp) -> Option<AttemptState> {
         };
     }
     let leaving = facts.alive().any(|pod| pod.deleting.is_some() || pod.gang_uid != gang.uid);
-    if over > 0 || leaving || gang.deleting || gang.finished.is_some() {
+    if leaving || gang.deleting || gang.finished.is_some() {
         return draining;
+    }
+    if over > 0 {
+        return Some(AttemptState::Leaving(Leaving::Ending { since: facts.changed.unwrap_or(now) }));
     }
     let runs = running(facts) >= replicas;
     Some(if runs { AttemptState::Running } else { pending(facts, gang, now) })

@@ -371,8 +371,8 @@ fn another_jobs_gang_runs_no_plan_of_this_one() {
 
 #[rstest]
 #[case::whole(vec![running(0), running(1)], AttemptState::Running)]
-#[case::done_one_by_one(vec![exited(0, 0), running(1)], AttemptState::Leaving(Leaving::Draining))]
-#[case::ends_by_itself(vec![running(0), exited(1, 10)], AttemptState::Leaving(Leaving::Draining))]
+#[case::done_one_by_one(vec![exited(0, 0), running(1)], AttemptState::Leaving(Leaving::Ending { since: NOW }))]
+#[case::ends_by_itself(vec![running(0), exited(1, 10)], AttemptState::Leaving(Leaving::Ending { since: NOW }))]
 #[case::killed(vec![running(0), exited(1, 137)], AttemptState::Leaving(Leaving::Broken))]
 #[case::out_of_memory(vec![running(0), out_of_memory(1)], AttemptState::Leaving(Leaving::Broken))]
 #[case::being_deleted(vec![running(0), deleted(running(1))], AttemptState::Leaving(Leaving::Broken))]

@@ -53,20 +53,20 @@ impl BatchJob<'_> {
         Ok(Found::Own(Box::new(there)))
     }
 
-    /// Creates it.
+    /// Creates it; `None` when the name is not free.
     ///
     /// # Errors
-    /// [`Error::Stale`] when one of its name exists since; [`Error::Api`].
-    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<GangFacts, Error> {
+    /// [`Error::Api`].
+    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<Option<GangFacts>, Error> {
         let Attempt { context, key, name } = self.0;
         match self.0.api::<Job>().create(&creation(), &objects::gang(blueprint)).await {
             Ok(made) => {
                 let gang = assumed(blueprint, &made);
                 context.facts.assume(key, name, gang.clone());
                 tracing::info!(attempt = name, replicas = blueprint.plan.replicas, "started");
-                Ok(gang)
+                Ok(Some(gang))
             }
-            Err(error) if code(&error) == Some(409) => Err(Error::Stale),
+            Err(error) if code(&error) == Some(409) => Ok(None),
             Err(error) => Err(error).doing(|| format!("create batch Job {name}")),
         }
     }

@@ -94,7 +94,10 @@ fn run_pods(store: &mut Store) {
                     .iter()
                     .filter(|(_, peer)| peer["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] == gang);
                 let met = peers.clone().all(|(_, peer)| phase(peer) != "Pending");
-                if met {
+                // Agents end together, and the kubelets report it one after another.
+                let first = |peer: &Value| peer["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0";
+                let follows = index != "0" && peers.clone().any(|(_, peer)| first(peer) && phase(peer) == "Running");
+                if met && !follows {
                     // It was read when the pod began, whatever is deleted since.
                     let plan: AttemptPlan =
                         serde_json::from_value(pod["read"].clone()).expect("a pod that runs has its plan");

@@ -87,6 +87,12 @@ fn what_a_job_waits_for_is_reported_in_the_words_of_whom_it_waits_for() {
         world.job.metadata.labels = Some([queue].into());
         world.decide();
         world.attempts.values_mut().next().unwrap().facts.state = state.clone();
+        // The Job controller may have many pods to create.
+        let uncreated = matches!(state, AttemptState::Pending { waits_for: WaitsFor::Pods, .. });
+        if uncreated {
+            world.wait(29).decide();
+            assert_eq!(reconciling(&world).0, "Preflight");
+        }
         world.wait(3).decide();
         let told = reconciling(&world);
         assert!(told.0 == reason && told.1.contains(words), "{state:?}: {told:?}");
