@@ -5,9 +5,11 @@
 mod alike;
 mod budget;
 mod crashes;
+mod damage;
 mod effect;
 mod examples;
 mod gates;
+mod guard;
 mod history;
 mod inputs;
 mod judging;
