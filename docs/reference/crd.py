@@ -58,6 +58,8 @@ def kind(name, path, schema):
     if schema.get("type") == "object" and "properties" not in schema:
         inner = schema.get("additionalProperties")
         return f"map of {inner.get('type', 'value')}s" if isinstance(inner, dict) else "map"
+    if schema.get("x-kubernetes-int-or-string"):
+        return "integer or string"
     return schema.get("type", "value") + bounds(schema)
 
 

@@ -142,8 +142,15 @@ fn all(patches: &str) -> Vec<Rule> {
         ),
         plain(
             "spec",
-            "!has(self.analysis.budgetPercent) || has(self.train.items) || has(self.train.epochs)",
+            "!has(self.analysis.budgetPercent) || type(self.analysis.budgetPercent) != int || has(self.train.items) || \
+             has(self.train.epochs)",
             "analysis.budgetPercent: needs a training: set train.items or train.epochs",
+        ),
+        plain(
+            "spec.analysis",
+            "!has(self.budgetPercent) || (type(self.budgetPercent) == int ? self.budgetPercent >= 1 && \
+             self.budgetPercent <= 1000 : self.budgetPercent == 'Unlimited')",
+            "budgetPercent: is neither from 1 to 1000 nor Unlimited: write an integer such as 10, or Unlimited",
         ),
         plain(
             "spec.cost",

@@ -1,6 +1,6 @@
 //! How phases are measured, the acceptance criteria, and the actions when they are not met.
 
-use super::decimal;
+use super::{JudgingBudget, decimal};
 use crate::quantity::Bytes;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::{Better, WindowLimit};
@@ -46,11 +46,11 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(range(min = 1, max = 5))]
     pub quality_looks: u32,
-    /// How much longer judging and training together may take than the training with the baseline, in percent. A phase
-    /// whose launches do not fit, or save less than they take, is Inconclusive. Absent: no limit.
+    /// How much longer judging and training together may take than the training with the baseline: percent, 1 to 1000,
+    /// or `Unlimited`. A phase whose launches do not fit, or save less than they take, is Inconclusive. Default: 10;
+    /// without a training there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
-    pub budget_percent: Option<u32>,
+    pub budget_percent: Option<JudgingBudget>,
     /// No longer has an effect: each pair has a control of its own.
     pub reuse_control: bool,
 }
@@ -90,6 +90,11 @@ impl Analysis {
     pub const DEFAULT_QUALITY_ITEMS: u64 = 200_000;
     /// Longest time of a window, seconds, when none is given.
     pub const DEFAULT_MAX_WINDOW_SECONDS: u32 = WindowLimit::SECONDS as u32;
+
+    /// What judging may take if there is a training: as given, or the default.
+    pub fn budget(&self) -> JudgingBudget {
+        self.budget_percent.unwrap_or_default()
+    }
 }
 
 /// Treatment of inconclusive phases.

@@ -4,12 +4,14 @@
 //! Every list, map and string is bounded; otherwise the API server cannot estimate the cost of the validation rules
 //! (`crate::rules`).
 
+mod budget;
 mod judging;
 mod phase;
 mod pods;
 mod search;
 mod train;
 
+pub use budget::JudgingBudget;
 pub use judging::{Analysis, Gates, MetricGate, OnGoalMissed, OnInconclusive, Rollback, Scope};
 pub use phase::{Fallback, Numerics, Phase, Pin, Role, Trigger};
 pub(crate) use pods::COMMON_VOLUME_TYPES;

@@ -12,7 +12,7 @@ use crate::bounds::{self, NumberFormat};
 use crate::duration::Span;
 use crate::object::TrainingJob;
 use crate::rules::MAX_JOB_NAME;
-use crate::spec::{Gates, MetricGate, NO_STORAGE, TrainingJobSpec};
+use crate::spec::{Gates, JudgingBudget, MetricGate, NO_STORAGE, TrainingJobSpec};
 use pawl_contract::decimal::Decimal;
 pub use pawl_contract::problem::Problem;
 pub(crate) use pawl_contract::problem::quoted;
@@ -202,6 +202,21 @@ pub fn is_storage_url(text: &str) -> bool {
     ["pvc://", "s3://", "gs://"].into_iter().any(named) || text.starts_with("file:///")
 }
 
+/// A percentage that is given is one, and of something. What a job has that gives none is always valid.
+fn budget(spec: &TrainingJobSpec) -> Option<Problem> {
+    let percent = spec.analysis.budget_percent.and_then(JudgingBudget::percent)?;
+    let (least, most) = (JudgingBudget::LEAST, JudgingBudget::MOST);
+    let (message, remedy) = if !(least..=most).contains(&percent) {
+        (format!("is not from {least} to {most}"), JudgingBudget::REMEDY)
+    } else if !spec.train.is_asked_for() {
+        let message = "is a share of the training's time, and there is no training".to_owned();
+        (message, "set spec.train.items or spec.train.epochs, or remove it")
+    } else {
+        return None;
+    };
+    Some(Problem::new("spec.analysis.budgetPercent", percent.to_string(), message, remedy))
+}
+
 fn rest(job: &TrainingJob) -> Vec<Problem> {
     let spec = &job.spec;
     let mut problems = Vec::new();
@@ -229,16 +244,7 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             "add two seeds, such as seeds: [42, 43, 44]",
         ));
     }
-    if let Some(percent) = spec.analysis.budget_percent
-        && !spec.train.is_asked_for()
-    {
-        problems.push(Problem::new(
-            "spec.analysis.budgetPercent",
-            percent.to_string(),
-            "is a share of the training's time, and there is no training",
-            "set spec.train.items or spec.train.epochs, or remove it",
-        ));
-    }
+    problems.extend(budget(spec));
     problems.extend(alternatives(spec));
     problems.extend(metric_bounds(&spec.gates));
     if let Some(storage) = spec.train.checkpoint.storage.as_deref()

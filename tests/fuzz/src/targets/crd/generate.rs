@@ -38,7 +38,7 @@ fn inner(schema: &Value, choices: &mut Unstructured<'_>, name: &str, depth: usiz
         Some("array") => list(schema, choices, name, depth),
         Some("object") => object(schema, choices, depth),
         _ if schema["x-kubernetes-int-or-string"] == true => {
-            let texts = ["1", "500m", "2Gi", "1e3", "-1", "0"];
+            let texts = ["1", "500m", "2Gi", "1e3", "-1", "0", "Unlimited"];
             Ok(if chance(choices, 1, 3)? {
                 json!(choices.int_in_range(0..=8)?)
             } else {
