@@ -1,5 +1,5 @@
-//! What judging may cost: `analysis.budgetPercent`, of the time that the training takes with the baseline, and what the
-//! accepted phases save of it.
+//! What judging may cost if there is a training: `analysis.budgetPercent`, of the time that it takes with the baseline,
+//! and what the accepted phases save of it.
 //!
 //! Before a phase is measured further, its next launches are priced. It is given up as inconclusive if they do not fit
 //! into the rest of the budget, or if they take longer than the phase can save. No verdict is weakened for that: what
@@ -35,7 +35,8 @@ pub(crate) fn refused(reason: &str) -> bool {
 /// Why `work` for a phase is not done; `None` if it is.
 pub(crate) fn refusal(subject: &Subject<'_>, work: &Work) -> Option<Refusal> {
     let draft = subject.comparison.draft;
-    let percent = f64::from(draft.spec.analysis.budget_percent?);
+    let analysis = &draft.spec.analysis;
+    let percent = analysis.budget().percent()?;
     if draft.under_way().any(|attempt| attempt.task == work.task) {
         return None;
     }
@@ -47,11 +48,12 @@ pub(crate) fn refusal(subject: &Subject<'_>, work: &Work) -> Option<Refusal> {
     };
     let share = |seconds: f64| 100.0 * seconds / prices.training(prices.baseline);
     let (spent, together, saved) = (prices.spent(), prices.together(), prices.saved());
-    if share(spent + cost + together - saved) > percent {
+    if share(spent + cost + together - saved) > f64::from(percent) {
+        let by_default = if analysis.budget_percent.is_none() { " by default" } else { "" };
         let message = format!(
-            "{next} would take about {:.1} % of the time of the training with the baseline, beside {:.1} % that judging has taken \
-             and {:.1} % for all accepted phases together: more than analysis.budgetPercent, which is {percent}, and the {:.1} % \
-             that the accepted phases save",
+            "{next} would take about {:.1} % of the time of the training with the baseline, beside {:.1} % that judging \
+             has taken and {:.1} % for all accepted phases together: more than analysis.budgetPercent, which is \
+             {percent}{by_default}, and the {:.1} % that the accepted phases save",
             share(cost),
             share(spent),
             share(together),

@@ -52,7 +52,7 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
         // up for changes.
         if refused(&draft.status.phases[index].reason) {
             let training = (spec.train.items, spec.train.epochs);
-            inputs.push(json!([spec.analysis.budget_percent, training, phase.expected_speedup]));
+            inputs.push(json!([spec.analysis.budget(), training, phase.expected_speedup]));
         }
     }
     fingerprint(&inputs, 12)

@@ -5,7 +5,7 @@ use crate::launch::check_tag;
 use crate::observed::Observed;
 use crate::revision::standalone;
 use jiff::Timestamp;
-use pawl_api::spec::TrainingJobSpec;
+use pawl_api::spec::{JudgingBudget, TrainingJobSpec};
 use pawl_api::status::{BaselineStatus, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 
@@ -39,7 +39,8 @@ pub fn replay(job: &TrainingJob, recorded: &TrainingJobStatus, now: Timestamp) -
     let mut job = job.clone();
     job.status = None;
     job.spec.suspend = false;
-    (job.spec.analysis.budget_percent, job.spec.lifecycle.active_deadline) = (None, None);
+    job.spec.analysis.budget_percent = Some(JudgingBudget::Unlimited);
+    job.spec.lifecycle.active_deadline = None;
     job.spec.search.clear();
     let mut status = unjudged(&job.spec, recorded);
     let (mut kept, mut open, mut offered) = (Vec::new(), Vec::new(), false);

@@ -9,7 +9,7 @@ use crate::revision::patch;
 use crate::statistics::sequential::looks;
 use crate::task::Task;
 use jiff::Timestamp;
-use pawl_api::spec::{Numerics, Phase, Pin, Role, TrainingJobSpec};
+use pawl_api::spec::{JudgingBudget, Numerics, Phase, Pin, Role, TrainingJobSpec};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::effect::no_effect;
 use pawl_contract::settings::Settings;
@@ -54,8 +54,8 @@ pub struct Judging {
     pub epochs: Option<u32>,
     /// Product of the `expectedSpeedup` of the phases that are judged; `None` if one of them has none.
     pub promised: Option<f64>,
-    /// `analysis.budgetPercent`. The parts are without this limit.
-    pub budget_percent: Option<u32>,
+    /// `analysis.budgetPercent` as it is given. The parts are without this limit.
+    pub budget: Option<JudgingBudget>,
     /// What judging probably takes, in items and epochs at the speed of the baseline.
     time: (f64, f64),
 }
@@ -201,8 +201,8 @@ impl<'a> Ladder<'a> {
             self.baseline();
         }
         let (items, epochs) = (self.spec.train.items, self.spec.train.epochs);
-        let budget_percent = self.spec.analysis.budget_percent;
-        Judging { parts: self.parts, items, epochs, promised: self.promised, budget_percent, time: self.time }
+        let budget = self.spec.analysis.budget_percent;
+        Judging { parts: self.parts, items, epochs, promised: self.promised, budget, time: self.time }
     }
 
     fn phase(&mut self, phase: &'a Phase) {

@@ -1,6 +1,7 @@
 //! What judging takes, as text for a person.
 
 use super::{Amount, Judging, Loss};
+use pawl_api::spec::JudgingBudget;
 
 impl Judging {
     /// What judging takes probably and at most, in total beside the training, then of each part. Empty: nothing is
@@ -11,33 +12,47 @@ impl Judging {
         }
         let (probably, most) = self.total();
         let mut lines = vec![format!("judging: {}{}", between(probably, most), beside(self))];
-        lines.extend(self.budget_percent.map(|percent| {
-            format!(
-                "judging: limited by analysis.budgetPercent to {percent} % of the time of the training with the baseline, and what \
-                 the accepted phases save; without this limit:"
-            )
-        }));
+        lines.extend(self.limit());
         let parts = self.parts.iter();
         lines.extend(parts.map(|part| format!("judging: {}: {}", part.name, between(part.probably, part.most))));
         lines
     }
 
-    /// The warning about phases whose judging cannot pay for itself, and is not limited.
+    /// The limit beside a training.
+    fn limit(&self) -> Option<String> {
+        self.items.or(self.epochs.map(u64::from))?;
+        let percent = self.budget.unwrap_or_default().percent()?;
+        let by = if self.budget.is_none() { "the default of analysis.budgetPercent" } else { "analysis.budgetPercent" };
+        Some(format!(
+            "judging: limited by {by} to {percent} % of the time of the training with the baseline, and what the \
+             accepted phases save; without this limit:"
+        ))
+    }
+
+    /// The warning about phases whose judging cannot pay for itself: that the default limit will give some of them up,
+    /// or, without a limit, what may be done about it. None where a limit is given.
     pub fn warning(&self) -> Option<String> {
-        if self.budget_percent.is_some() {
-            return None;
-        }
         let Loss { cost, saves } = self.loss()?;
         let promise = match self.promised {
             None => "more than all there is to save".to_owned(),
             Some(_) => format!("and saves at most {:.0} % of it, if each expectedSpeedup holds", saves * 100.0),
         };
-        Some(format!(
-            "spec.phases: judging takes probably {:.0} % of the time of the training with the baseline, {promise}: remove the \
-             phases that save least, apply those that are known without measurement (pin: Accepted), train for longer \
-             (spec.train), or say how much judging may take at most (spec.analysis.budgetPercent)",
-            cost * 100.0
-        ))
+        let remedies = "remove the phases that save least, apply those that are known without measurement \
+                        (pin: Accepted), train for longer (spec.train)";
+        let cost = cost * 100.0;
+        match self.budget {
+            Some(JudgingBudget::Percent(_)) => None,
+            Some(JudgingBudget::Unlimited) => Some(format!(
+                "spec.phases: judging takes probably {cost:.0} % of the time of the training with the baseline, \
+                 {promise}: {remedies}, or say how much judging may take at most (spec.analysis.budgetPercent)"
+            )),
+            None => Some(format!(
+                "spec.phases: judging would probably take {cost:.0} % of the time of the training with the baseline, \
+                 {promise}: the default of spec.analysis.budgetPercent, {} %, will probably give phases up: \
+                 {remedies}, or measure all of them anyway (budgetPercent: Unlimited)",
+                JudgingBudget::DEFAULT_PERCENT
+            )),
+        }
     }
 }
 
@@ -83,12 +98,13 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use pawl_api::TrainingJob;
+    use pawl_api::spec::JudgingBudget;
     use serde_json::json;
 
     fn job(items: u64, promise: Option<&str>) -> TrainingJob {
         let phase = json!({"name": "compile", "expectedSpeedup": promise, "settings": {"compile": "Graph"}});
-        let analysis =
-            json!({"warmupSteps": 10, "windowSteps": 90, "minPairs": 3, "maxPairs": 7, "qualityItems": 1600});
+        let analysis = json!({"warmupSteps": 10, "windowSteps": 90, "minPairs": 3, "maxPairs": 7, "qualityItems": 1600,
+            "budgetPercent": "Unlimited"});
         let spec = json!({"workload": {"command": ["train"]}, "settings": {"batchPerGpu": 8}, "phases": [phase],
             "analysis": analysis, "train": {"items": items}});
         serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).expect("a job")
@@ -106,9 +122,14 @@ mod tests {
         ];
         assert_eq!(crate::judging(&job(1_000_000, Some("1.5"))).lines(), expected);
         let mut limited = job(1_000_000, Some("1.5"));
-        limited.spec.analysis.budget_percent = Some(10);
+        limited.spec.analysis.budget_percent = Some(JudgingBudget::Percent(10));
         let lines = crate::judging(&limited).lines();
         assert!(lines.len() == expected.len() + 1 && lines[1].contains("budgetPercent to 10 %"), "{lines:?}");
+        limited.spec.analysis.budget_percent = None;
+        let lines = crate::judging(&limited).lines();
+        assert!(lines[1].contains("limited by the default of analysis.budgetPercent to 10 %"), "{lines:?}");
+        limited.spec.train.items = None;
+        assert_eq!(crate::judging(&limited).lines().len(), expected.len(), "there is nothing that it is a share of");
         let mut nothing = job(1_000_000, None);
         nothing.spec.phases.clear();
         assert!(crate::judging(&nothing).lines().is_empty());
@@ -120,7 +141,7 @@ mod tests {
         let warning = |items, promise| crate::judging(&job(items, promise)).warning();
         assert_eq!(warning(30_000, Some("1.5")), None);
         let mut limited = job(16_000, Some("1.5"));
-        limited.spec.analysis.budget_percent = Some(10);
+        limited.spec.analysis.budget_percent = Some(JudgingBudget::Percent(10));
         assert_eq!(crate::judging(&limited).warning(), None);
         let found = warning(16_000, Some("1.5")).expect("a third is saved, and half is spent");
         assert!(found.starts_with("spec.phases: judging takes probably 50 % of the time"), "{found}");
@@ -129,5 +150,19 @@ mod tests {
         assert_eq!(warning(16_000, None), None);
         let found = warning(8_000, None).expect("9,600 items are judged");
         assert!(found.contains("120 %") && found.contains("all there is to save"), "{found}");
+    }
+
+    #[test]
+    fn a_ladder_that_cannot_pay_is_warned_of_the_default_limit() {
+        let warning = |items| {
+            let mut job = job(items, Some("1.5"));
+            job.spec.analysis.budget_percent = None;
+            crate::judging(&job).warning()
+        };
+        assert_eq!(warning(30_000), None);
+        let found = warning(16_000).expect("a third is saved, and half would be spent");
+        for part in ["would probably take 50 %", "10 %, will probably give phases up", "budgetPercent: Unlimited"] {
+            assert!(found.contains(part), "{found}");
+        }
     }
 }

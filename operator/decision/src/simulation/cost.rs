@@ -10,7 +10,7 @@ use super::noise::{CLEAN, FEW_SLOW, Machine, Noise};
 use super::shell::{Shell, done};
 use super::{AtLeast, Rows, Shown};
 use pawl_api::TrainingJobSpec;
-use pawl_api::spec::Phase;
+use pawl_api::spec::{JudgingBudget, Phase};
 use pawl_contract::effect::no_effect;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::settings::Settings;
@@ -130,9 +130,9 @@ impl World {
         self.speed(&settings)
     }
 
-    /// Judges the phases, under `analysis.budgetPercent` if one is given: the number of launches, their cost in percent
-    /// of the training that follows, and what is saved in percent of the training with the baseline.
-    fn judge(&self, noise: Noise, sample: u64, budget: Option<u32>) -> [f64; 3] {
+    /// Judges the phases under a budget: the number of launches, their cost in percent of the training that follows,
+    /// and what is saved in percent of the training with the baseline.
+    fn judge(&self, noise: Noise, sample: u64, budget: JudgingBudget) -> [f64; 3] {
         let (launches, spent) = (Cell::new(0.0), Cell::new(0.0));
         let mut machine = Machine::new(noise, sample);
         let trainer = |plan: &LaunchPlan| {
@@ -157,8 +157,8 @@ impl World {
         // Goals in numbers of the example's own machine.
         (spec.gates.overall_speedup, spec.gates.max_epoch_seconds, spec.gates.min_items_per_second) =
             (None, None, None);
-        spec.analysis.budget_percent = budget;
-        if budget.is_none() {
+        spec.analysis.budget_percent = Some(budget);
+        if budget == JudgingBudget::Unlimited {
             // The training is what the costs are compared with.
             (spec.train.items, spec.train.epochs) = (None, None);
         }
@@ -181,9 +181,8 @@ pub(super) fn rows(rows: &mut Rows) {
         for (truth, effect) in TRUTHS {
             let world = World::new(example, effect);
             for (machine, noise) in MACHINES {
-                let judged: Vec<[f64; 3]> = rows.samples(5).map(|sample| world.judge(noise, sample, None)).collect();
-                let limited: Vec<[f64; 3]> =
-                    rows.samples(5).map(|sample| world.judge(noise, sample, Some(10))).collect();
+                let of = |budget| rows.samples(5).map(|sample| world.judge(noise, sample, budget)).collect::<Vec<_>>();
+                let (judged, limited) = (of(JudgingBudget::Unlimited), of(JudgingBudget::Percent(10)));
                 let case = format!("{}: {truth}; {machine}", example.0);
                 let each = |place: usize| judged.iter().map(|found| found[place]).collect::<Vec<_>>();
                 let of_limited = |place: usize| limited.iter().map(|found| found[place]).collect::<Vec<_>>();
@@ -214,7 +213,7 @@ mod tests {
                 let world = World::new(example, truth);
                 let plan = crate::judging(&TrainingJob::new("job", world.spec.clone()));
                 let (probably, most) = plan.total();
-                let [launches, ..] = world.judge(CLEAN, 0, None);
+                let [launches, ..] = world.judge(CLEAN, 0, JudgingBudget::Unlimited);
                 let case = format!("{}, {name}: {launches} launches, {probably:?}, {most:?}", example.0);
                 assert!(launches <= most.launches as f64, "{case}");
                 let promised = world.spec.phases.iter().all(|phase| phase.expected_speedup.is_some());

@@ -5,6 +5,7 @@ use crate::action::Action;
 use crate::decide;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
 use jiff::{SignedDuration, Timestamp};
+use pawl_api::spec::{JudgingBudget, TrainingJobSpec};
 use pawl_api::status::PhaseState;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
@@ -67,7 +68,9 @@ impl<'t> Shell<'t> {
         let mut whole = json!({"workload": {"name": "ups"}, "settings": {"batchPerGpu": 8}});
         let (Value::Object(whole), Value::Object(spec)) = (&mut whole, spec) else { panic!("a spec is an object") };
         whole.extend(spec);
-        let spec = serde_json::from_value(Value::Object(whole.clone())).expect("the spec is one");
+        let mut spec: TrainingJobSpec = serde_json::from_value(Value::Object(whole.clone())).expect("the spec is one");
+        // What is simulated is judged in full, whatever the training is; simulations of the budget give theirs.
+        spec.analysis.budget_percent.get_or_insert(JudgingBudget::Unlimited);
         Self {
             job: TrainingJob::new("job", spec),
             status: TrainingJobStatus::default(),

@@ -1,6 +1,7 @@
 //! What judging may cost: `analysis.budgetPercent`.
 
 use crate::world::{World, done, noise, speed};
+use pawl_api::spec::JudgingBudget;
 use pawl_api::status::{PhaseState, Purpose, Stage};
 use pawl_contract::plan::LaunchKind;
 use serde_json::{Value, json};
@@ -205,4 +206,47 @@ fn what_another_phase_needs_is_measured_whatever_it_saves_itself() {
     alone.edit(|spec| spec["train"]["items"] = json!(500_000));
     alone.run();
     assert_eq!(states(&alone)[0].1, "SpeedBelowThreshold");
+}
+
+#[test]
+fn a_job_that_gives_no_budget_has_the_default_one() {
+    let of = |items, budget| {
+        let mut world = ladder(items, json!({}), &["loader", "compile", "attention"], 1.25);
+        world.job.spec.analysis.budget_percent = budget;
+        world.run();
+        world
+    };
+    let all = states(&of(5_000, Some(JudgingBudget::Unlimited)));
+    assert_eq!(all.iter().map(|(state, _)| *state).collect::<Vec<_>>(), {
+        use PhaseState::{Accepted, RolledBack};
+        [RolledBack, Accepted, Accepted]
+    });
+    assert_eq!(states(&of(1_000_000, None)), all, "a training that is long enough pays for all launches");
+
+    let mut short = of(5_000, None);
+    assert_eq!(states(&short), vec![(PhaseState::Inconclusive, "BudgetSpent".to_owned()); 3]);
+    assert_eq!(short.launches(LaunchKind::Measure, ""), 0);
+    let message = &short.phase("loader").message;
+    assert!(message.contains("more than analysis.budgetPercent, which is 10 by default, and"), "{message}");
+    let ran = short.ran.len();
+    short.edit(|spec| spec["analysis"]["budgetPercent"] = json!(10));
+    short.run();
+    assert_eq!((short.ran.len(), short.count_events("Superseded")), (ran, 0), "it is the same budget");
+    short.edit(|spec| spec["analysis"]["budgetPercent"] = json!("Unlimited"));
+    short.run();
+    assert_eq!(states(&short), all);
+
+    // As after an update from a version without a default.
+    let (ran, judged) = (short.ran.len(), short.status.phases.clone());
+    short.edit(|spec| drop(spec["analysis"].as_object_mut().unwrap().remove("budgetPercent")));
+    short.run();
+    assert_eq!((short.ran.len(), &short.status.phases), (ran, &judged), "what was judged stays");
+}
+
+#[test]
+fn without_a_training_there_is_no_limit() {
+    let mut world = ladder(5_000, json!({}), &["loader", "compile"], 1.25);
+    (world.job.spec.analysis.budget_percent, world.job.spec.train.items) = (None, None);
+    world.run();
+    assert_eq!(states(&world)[1], (PhaseState::Accepted, "SpeedAboveThreshold".to_owned()));
 }

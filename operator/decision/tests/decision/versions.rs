@@ -9,7 +9,8 @@
 use crate::world::{Attempt, World, factors};
 use jiff::Timestamp;
 use pawl_api::TrainingJob;
-use pawl_api::status::{LaunchStatus, PhaseState, Stage};
+use pawl_api::spec::JudgingBudget;
+use pawl_api::status::{LaunchStatus, PhaseState, PhaseStatus, Stage};
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
@@ -279,6 +280,8 @@ fn a_status_of_an_earlier_version_is_decided_on_without_touching_its_gang() {
 fn a_job_of_an_earlier_version_comes_to_its_end_without_repeating_a_launch() {
     for name in NAMES.into_iter().filter(|name| *name != "stalled") {
         let mut world = resumed(name);
+        // Its quality launches train for longer than the default budget allows.
+        world.job.spec.analysis.budget_percent = Some(JudgingBudget::Unlimited);
         let lists = world.status.phases.iter().map(|phase| &phase.launches);
         let baseline = world.status.baseline.iter().map(|baseline| &baseline.launches);
         let launches = lists.chain(baseline).flatten().map(|launch: &LaunchStatus| launch.name.clone());
@@ -297,6 +300,22 @@ fn a_job_of_an_earlier_version_comes_to_its_end_without_repeating_a_launch() {
         assert!(repeated.is_empty(), "{name}: {repeated:?}");
         assert_eq!(world.count_events("Superseded") + world.count_events("TrainerChanged"), 0, "{name}");
         assert!(name != "complete" || world.status.attempts == attempts, "{name}: it was started again");
+    }
+}
+
+/// The jobs give no budget, and their quality launches train for longer than a tenth of the training.
+#[test]
+fn what_an_earlier_version_judged_is_not_judged_again_for_the_default_budget() {
+    for name in ["guarded-training", "complete"] {
+        let mut world = resumed(name);
+        assert_eq!(world.job.spec.analysis.budget_percent, None, "{name}");
+        let judged = world.status.phases.clone();
+        world.run();
+        let verdicts = |phases: &[PhaseStatus]| -> Vec<_> {
+            phases.iter().map(|phase| (phase.state, phase.reason.clone(), phase.input_hash.clone())).collect()
+        };
+        assert_eq!(verdicts(&world.status.phases), verdicts(&judged), "{name}");
+        assert!(world.ran.iter().all(|launch| launch.kind == LaunchKind::Train), "{name}");
     }
 }
 

@@ -4,8 +4,9 @@
 //! effect are the baseline and the accepted patches.
 
 use jiff::{SignedDuration, Timestamp};
+use pawl_api::spec::JudgingBudget;
 use pawl_api::status::{PhaseState, PhaseStatus, Stage};
-use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
@@ -57,7 +58,8 @@ pub struct World {
     pub order: u64,
 }
 
-/// A job with one GPU and these parts of its spec.
+/// A job with one GPU and these parts of its spec. Its phases are judged in full if they give no budget: trainings are
+/// short here.
 pub fn job(spec: Value) -> TrainingJob {
     let mut whole = json!({
         "workload": {"name": "ups"},
@@ -65,7 +67,9 @@ pub fn job(spec: Value) -> TrainingJob {
     });
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     // Without a generation nothing is validated again: worlds may hold specs that both shells refuse.
-    TrainingJob::new("job", serde_json::from_value(whole).unwrap())
+    let mut spec: TrainingJobSpec = serde_json::from_value(whole).unwrap();
+    spec.analysis.budget_percent.get_or_insert(JudgingBudget::Unlimited);
+    TrainingJob::new("job", spec)
 }
 
 /// A launch that ended well: speed from `speed`, losses that only the seed moves.
