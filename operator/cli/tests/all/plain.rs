@@ -38,7 +38,7 @@ fn write(scene: &Scene, items: u64, phases: &Value) {
             "settings": {"batchPerGpu": 8},
             "seeds": [42],
             "phases": phases,
-            "analysis": {"warmupSteps": 10, "windowSteps": 20, "qualityItems": 240},
+            "analysis": {"warmupSteps": 10, "windowSteps": 20, "qualityItems": 240, "budgetPercent": "Unlimited"},
             "gates": {"validationLossDelta": "10"},
             "train": {"items": items},
             "lifecycle": {"hangTimeout": "60s"},

@@ -75,7 +75,7 @@ impl Scene {
                     {"name": "batch", "settings": {"batchPerGpu": 64, "accumulationSteps": 1},
                      "fallbacks": [{"when": ["OutOfMemory"], "settings": {"batchPerGpu": 16, "accumulationSteps": 4}}]},
                 ],
-                "analysis": {"warmupSteps": 5, "windowSteps": 20},
+                "analysis": {"warmupSteps": 5, "windowSteps": 20, "budgetPercent": "Unlimited"},
                 "train": {"items": 64000, "checkpoint": {"every": "1s", "keep": 2}},
                 "lifecycle": {"hangTimeout": "60s"},
             },

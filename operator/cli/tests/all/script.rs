@@ -39,7 +39,7 @@ fn run(rate: &str, every: &str) -> Value {
             "seeds": [1, 2],
             "phases": [{"name": "faster", "numerics": "Changed", "settings": {"precision": "bf16", "learningRate": rate}}],
             "gates": {"validationLossDelta": "0.1"},
-            "analysis": {"warmupSteps": 2, "windowSteps": 8, "qualityItems": 320},
+            "analysis": {"warmupSteps": 2, "windowSteps": 8, "qualityItems": 320, "budgetPercent": "Unlimited"},
             "train": {"items": 320},
         });
     });
@@ -114,6 +114,7 @@ fn a_longer_queue_of_prepared_batches_is_no_speedup() {
                 "trainer": {"gpusPerReplica": 0},
                 "settings": {"batchPerGpu": 8, "loaderPrefetch": 1, "loaderWorkers": workers},
                 "phases": [{"name": "prefetch", "settings": {"loaderPrefetch": 64}}],
+                "analysis": {"budgetPercent": "Unlimited"},
                 "train": {"items": 160},
             });
         });

@@ -77,6 +77,7 @@ impl Job {
             "train": {"items": 1000},
         });
         whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        whole["analysis"]["budgetPercent"] = json!("Unlimited");
         Self { spec: whole.to_string(), status: status.to_string() }
     }
 

@@ -30,6 +30,7 @@ pub fn job() -> Value {
                 {"name": "recompute", "settings": {"activationCheckpointing": "Full"}},
                 {"name": "batch", "settings": {"batchPerGpu": 4}},
             ],
+            "analysis": {"budgetPercent": "Unlimited"},
             "train": {"items": 1000},
         },
     })

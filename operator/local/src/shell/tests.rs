@@ -26,7 +26,7 @@ fn job(attempts: u32) -> TrainingJob {
                 {"name": "graph", "settings": {"compile": "Graph"}},
                 {"name": "slow", "settings": {"activationCheckpointing": "Full"}},
             ],
-            "analysis": {"minPairs": 1, "maxPairs": 1, "windowSteps": windows},
+            "analysis": {"minPairs": 1, "maxPairs": 1, "windowSteps": windows, "budgetPercent": "Unlimited"},
             "train": {"items": 1000},
         },
     }))

@@ -300,7 +300,9 @@ spec:
     }
     let (warmup, window) = window(script);
     let quality_field = quality.map(|quality| format!(", {}", quality.field)).unwrap_or_default();
-    let _ = writeln!(text, "  analysis: {{warmupSteps: {warmup}, windowSteps: {window}{quality_field}}}");
+    // What is tried fits into the time that the person gave: also with a training, it is measured.
+    let measured = format!("warmupSteps: {warmup}, windowSteps: {window}{quality_field}");
+    let _ = writeln!(text, "  analysis: {{{measured}, budgetPercent: Unlimited}}");
     if quality.is_some() {
         text.push_str("  # Largest increase of the validation loss.\n  gates: {validationLossDelta: \"0.02\"}\n");
     }
