@@ -214,7 +214,7 @@ pub fn all() -> Vec<Blueprint> {
                 // times slower.
                 job["spec"]["phases"] =
                     json!([{"name": "graph", "minSpeedup": "0.1", "settings": {"compile": "Graph"}}]);
-                job["spec"]["analysis"] = json!({"warmupSteps": 2, "windowSteps": 8});
+                job["spec"]["analysis"] = json!({"warmupSteps": 2, "windowSteps": 8, "budgetPercent": "Unlimited"});
                 job["spec"]["train"]["guard"] = json!({"throughputTolerance": "0.9"});
                 job["spec"]["train"]["items"] = 200.into();
             }),

@@ -19,6 +19,7 @@ use pawl_e2e::job::{status, toy, verdicts};
 use pawl_e2e::programs::{built, kubectl, repository, succeed};
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Operator, Scene, scene};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -112,9 +113,15 @@ fn in_the_middle_of_a_ladder() {
         previous.define();
         let mut operator = previous.operate(scene).await;
         // Launches that take a second or more, so that a replaced operator finds them running.
-        scene.apply(&toy(|job| job["spec"]["workload"]["config"]["stepSeconds"] = 0.03.into()));
+        scene.apply(&toy(|job| {
+            job["spec"]["workload"]["config"]["stepSeconds"] = 0.03.into();
+            job["spec"]["analysis"].as_object_mut().unwrap().remove("budgetPercent");
+        }));
         let optimizing = |job: &TrainingJob| stage(job) == Stage::Optimizing;
         scene.job_until("toy", "to be optimized", Duration::from_secs(90), optimizing).await;
+        // The definition of the previous version may lack the field, or not know `Unlimited`: an integer is read by all.
+        this.define();
+        scene.patch_spec("toy", json!({"analysis": {"budgetPercent": 1000}})).await;
         let mut seen = BTreeSet::new();
         for step in &up_and_down(&previous, &this) {
             operator = replace(scene, operator, "toy", step).await;

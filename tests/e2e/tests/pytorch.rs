@@ -26,7 +26,7 @@ fn manifest() -> Value {
         {"name": "PYTHONPATH", "value": "/app"},
     ]);
     spec["phases"].as_array_mut().unwrap().push(json!({"name": "attention", "settings": {"attention": "Flash"}}));
-    spec["analysis"] = json!({"warmupSteps": 3, "windowSteps": 20, "qualityItems": 512});
+    spec["analysis"] = json!({"warmupSteps": 3, "windowSteps": 20, "qualityItems": 512, "budgetPercent": "Unlimited"});
     spec["train"]["items"] = 2048.into();
     job
 }

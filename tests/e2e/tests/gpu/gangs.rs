@@ -97,7 +97,8 @@ fn a_phase_that_exhausts_a_gpu_does_not_hurt_the_neighbour() {
             }]);
             job["spec"]["gates"] = json!({"validationLossDelta": "10"});
             job["spec"]["analysis"] =
-                json!({"warmupSteps": 1, "windowSteps": 4, "minPairs": 2, "maxPairs": 2, "qualityItems": 96});
+                json!({"warmupSteps": 1, "windowSteps": 4, "minPairs": 2, "maxPairs": 2, "qualityItems": 96,
+                       "budgetPercent": "Unlimited"});
             job["spec"]["train"] = json!({"items": 96, "evalEvery": 48});
         });
         scene.apply(&large);

@@ -60,7 +60,8 @@ fn a_language_model_is_measured_and_trained_as_by_pawl_run() {
         let mut job = manifest(gpus, "examples/slm-tiny.yaml");
         if !gpus.real {
             job["spec"]["phases"].as_array_mut().unwrap().truncate(1);
-            job["spec"]["analysis"] = json!({"warmupSteps": 1, "windowSteps": 5, "minPairs": 2, "maxPairs": 3});
+            job["spec"]["analysis"] =
+                json!({"warmupSteps": 1, "windowSteps": 5, "minPairs": 2, "maxPairs": 3, "budgetPercent": "Unlimited"});
             job["spec"]["train"] = json!({"items": 160, "evalEvery": 80});
         }
         scene.apply(&job);

@@ -33,7 +33,8 @@ fn a_slow_gpu_is_named_and_reverts_nothing_and_a_slow_phase_is_rolled_back() {
                 {"name": "graph", "minSpeedup": "0.9", "settings": {"compile": "Graph"}},
                 {"name": "recompute", "settings": {"activationCheckpointing": "Full"}},
             ]);
-            job["spec"]["analysis"] = json!({"warmupSteps": 2, "windowSteps": 10, "minPairs": 2, "maxPairs": 3});
+            job["spec"]["analysis"] = json!({"warmupSteps": 2, "windowSteps": 10, "minPairs": 2, "maxPairs": 3,
+                "budgetPercent": "Unlimited"});
             job["spec"]["train"] = json!({"items": 100_000_000, "evalEvery": 1_000_000_000});
         });
         scene.apply(&job);
