@@ -184,6 +184,44 @@ fn rules_admit_the_examples() {
     }
 }
 
+/// Of the default and of `Unlimited`, no job is wrong; a percentage is one, of a training.
+#[test]
+fn a_budget_is_a_percentage_of_a_training_or_unlimited() {
+    let job = |budget: &str, train: &str| {
+        let text = format!(
+            "
+apiVersion: pawl.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: job}}
+spec: {{workload: {{name: ups}}, analysis: {{{budget}}}, train: {{{train}}}}}
+"
+        );
+        typed(&text).expect("it keeps the types")
+    };
+    for (budget, train, valid) in [
+        ("", "", true),
+        ("budgetPercent: Unlimited", "", true),
+        ("budgetPercent: Unlimited", "items: 1000", true),
+        ("budgetPercent: 1", "items: 1000", true),
+        ("budgetPercent: 1000", "epochs: 3", true),
+        ("budgetPercent: 10", "", false),
+        ("budgetPercent: 0", "items: 1000", false),
+        ("budgetPercent: 1001", "items: 1000", false),
+    ] {
+        let job = job(budget, train);
+        let by_rules = refused(&serde_json::to_value(&job).unwrap());
+        assert_eq!(pawl_api::validate(&job).is_empty(), valid, "{budget}, train: {train}");
+        assert_eq!(by_rules.is_empty(), valid, "{budget}, train: {train}: {by_rules:?}");
+    }
+    // The schema admits any text.
+    let mut stored = serde_json::to_value(job("budgetPercent: 10", "items: 1000")).unwrap();
+    for text in ["10", "unlimited", "10%"] {
+        stored["spec"]["analysis"]["budgetPercent"] = Value::from(text);
+        let found = refused(&stored);
+        assert!(found.len() == 1 && found[0].ends_with("write an integer such as 10, or Unlimited"), "{found:?}");
+    }
+}
+
 #[test]
 fn workload_and_gpu_resource_are_immutable() {
     let text = "
