@@ -420,6 +420,7 @@ a.add_argument('--seed', type=int)
         );
         assert_eq!(job.spec.analysis.quality_items, None);
         let analysis = &job.spec.analysis;
+        assert_eq!(analysis.budget_percent, Some(pawl_api::spec::JudgingBudget::Unlimited));
         assert_eq!((analysis.warmup_steps, analysis.window_steps, job.spec.seeds), (20, 80, vec![7, 8, 9]));
         assert_eq!(job.spec.settings.batch_per_gpu, Some(16));
     }
