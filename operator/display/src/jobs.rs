@@ -1,12 +1,12 @@
-//! Several jobs: their list, and two of them beside each other.
+//! Several jobs: their list, and jobs beside each other.
 
 use crate::columns::lay_out;
 use crate::numbers::{factor, interval, short};
 use crate::plain::plain;
-use crate::settings::differences;
 use crate::verdict;
 use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A job, its status, and where that is kept.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,8 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn name(&self) -> String {
+    /// Name of the job.
+    pub(crate) fn name(&self) -> String {
         self.job.metadata.name.clone().unwrap_or_default()
     }
 }
@@ -50,49 +51,68 @@ fn net_saved(cost: &CostStatus) -> Option<String> {
     cost.saved_percent.as_ref().map(|percent| format!("{:+.0} %", percent.value()))
 }
 
+/// What is compared between jobs, and its value in each of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// Such as `phase compile`.
+    pub name: String,
+    /// One for each job, in their order; empty where a job has none.
+    pub values: Vec<String>,
+}
+
+impl Compared {
+    /// Whether the jobs differ in it.
+    pub fn differs(&self) -> bool {
+        self.values.windows(2).any(|pair| pair[0] != pair[1])
+    }
+}
+
 /// Two jobs beside each other: how they ended, their verdicts, their settings and their trainings. A row that differs
 /// begins with `≠`. Lines are truncated to `width` columns if given.
 pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
-    let (first, second) = (plain(a.status), plain(b.status));
-    let mut pairs = vec![("stage".to_owned(), [first.stage.to_string(), second.stage.to_string()])];
-    let speedup = |status: &TrainingJobStatus| status.speedup.as_ref().map(|speedup| factor(speedup.value()));
-    pairs.push(("speedup".to_owned(), [&first, &second].map(|status| speedup(status).unwrap_or_default())));
-    let phase = |status: &TrainingJobStatus, name: &str| {
-        let found = status.phases.iter().find(|phase| phase.name == name);
-        found.map(|phase| of_phase(phase, status)).unwrap_or_default()
-    };
-    let mut names: Vec<&String> = first.phases.iter().chain(&second.phases).map(|phase| &phase.name).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    names.retain(|name| seen.insert(*name));
-    pairs.extend(
-        names.into_iter().map(|name| (format!("phase {name}"), [&first, &second].map(|status| phase(status, name)))),
-    );
-    let together = |status: &TrainingJobStatus| {
-        let bundle = status.bundle.as_ref();
-        bundle.map(|bundle| measured(verdict::word(bundle.state, status.stage), bundle.speedup.as_ref()))
-    };
-    pairs.push(("all together".to_owned(), [&first, &second].map(|status| together(status).unwrap_or_default())));
-    let effective = |entry: &Entry<'_>, status: &TrainingJobStatus| {
-        status.effective_settings.clone().unwrap_or_else(|| plain(&entry.job.spec.settings))
-    };
-    let settings = differences(&effective(&a, &first), &effective(&b, &second));
-    pairs.extend(settings.into_iter().map(|setting| {
-        let sides = [setting.baseline, setting.effective];
-        (setting.name, sides.map(|side| side.unwrap_or_else(|| "default".to_owned())))
-    }));
-    pairs.extend(trained(&first, &second));
-    let cost = |status: &TrainingJobStatus| {
-        status.cost.as_ref().and_then(|cost| Some(format!("{} h", short(cost.gpu_hours.as_ref()?.value()))))
-    };
-    pairs.push(("device hours".to_owned(), [&first, &second].map(|status| cost(status).unwrap_or_default())));
-
     let head = [String::new(), String::new(), plain(&a.name()), plain(&b.name())];
-    let shown = pairs.into_iter().filter(|(_, sides)| sides.iter().any(|side| !side.is_empty()));
-    let rows = shown.map(|(name, [one, other])| {
-        let mark = if one == other { "" } else { "≠" };
-        [mark.to_owned(), name, one, other]
+    let rows = compared(&[a, b]).into_iter().map(|row| {
+        let mark = if row.differs() { "≠" } else { "" };
+        let mut values = row.values.into_iter();
+        [mark.to_owned(), row.name, values.next().unwrap_or_default(), values.next().unwrap_or_default()]
     });
     lay_out(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), width)
+}
+
+/// How jobs ended, their verdicts, settings, trainings and costs: what at least one of them has.
+pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
+    let statuses: Vec<TrainingJobStatus> = entries.iter().map(|entry| plain(entry.status)).collect();
+    let row = |name: &str, value: &dyn Fn(&TrainingJobStatus) -> Option<String>| Compared {
+        name: name.to_owned(),
+        values: statuses.iter().map(|status| value(status).unwrap_or_default()).collect(),
+    };
+    let mut rows = vec![
+        row("stage", &|status| Some(status.stage.to_string())),
+        row("speedup", &|status| status.speedup.as_ref().map(|speedup| factor(speedup.value()))),
+    ];
+    let phases = statuses.iter().flat_map(|status| &status.phases);
+    for name in distinct(phases.map(|phase| phase.name.as_str())) {
+        rows.push(row(&format!("phase {name}"), &|status| {
+            status.phases.iter().find(|phase| phase.name == name).map(|phase| of_phase(phase, status))
+        }));
+    }
+    rows.push(row("all together", &|status| {
+        let bundle = status.bundle.as_ref()?;
+        Some(measured(verdict::word(bundle.state, status.stage), bundle.speedup.as_ref()))
+    }));
+    rows.extend(settings(entries, &statuses));
+    rows.extend(trained(&statuses));
+    rows.push(row("device hours", &|status| {
+        Some(format!("{} h", short(status.cost.as_ref()?.gpu_hours.as_ref()?.value())))
+    }));
+    rows.retain(|row| row.values.iter().any(|value| !value.is_empty()));
+    rows
+}
+
+/// `names` without repetitions, in the order in which each is first.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = BTreeSet::new();
+    names.filter(|name| seen.insert(*name)).collect()
 }
 
 /// The verdict on a phase, and its speedup.
@@ -108,8 +128,26 @@ fn measured(verdict: &str, speedup: Option<&Speedup>) -> String {
     format!("{verdict}{}", figures.unwrap_or_default())
 }
 
+/// The settings in effect that any of the jobs sets.
+fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compared> {
+    let effective = entries.iter().zip(statuses).map(|(entry, status)| {
+        let settings = status.effective_settings.clone();
+        settings.unwrap_or_else(|| plain(&entry.job.spec.settings)).flat()
+    });
+    let sides: Vec<BTreeMap<String, String>> = effective.collect();
+    let names: BTreeSet<&String> = sides.iter().flat_map(BTreeMap::keys).collect();
+    let value = |side: &BTreeMap<String, String>, name: &str| {
+        side.get(name).cloned().unwrap_or_else(|| "default".to_owned())
+    };
+    let row = |name: &String| Compared {
+        name: name.clone(),
+        values: sides.iter().map(|side| value(side, name)).collect(),
+    };
+    names.into_iter().map(row).collect()
+}
+
 /// What the trainings did.
-fn trained(first: &TrainingJobStatus, second: &TrainingJobStatus) -> Vec<(String, [String; 2])> {
+fn trained(statuses: &[TrainingJobStatus]) -> Vec<Compared> {
     let of = |status: &TrainingJobStatus| {
         let Some(training) = &status.training else { return Vec::new() };
         let measured = &training.measured;
@@ -119,17 +157,15 @@ fn trained(first: &TrainingJobStatus, second: &TrainingJobStatus) -> Vec<(String
         facts.extend(metrics.map(|(name, value)| (format!("validation {name}"), short(value.value()))));
         facts
     };
-    let sides = [of(first), of(second)];
-    let mut names: Vec<String> = Vec::new();
-    for (name, _) in sides.iter().flatten() {
-        if !names.contains(name) {
-            names.push(name.clone());
-        }
-    }
-    let side = |facts: &[(String, String)], name: &str| {
+    let sides: Vec<Vec<(String, String)>> = statuses.iter().map(of).collect();
+    let value = |facts: &[(String, String)], name: &str| {
         facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
-    names.into_iter().map(|name| (name.clone(), sides.each_ref().map(|facts| side(facts, &name)))).collect()
+    let row = |name: &str| Compared {
+        name: name.to_owned(),
+        values: sides.iter().map(|facts| value(facts, name)).collect(),
+    };
+    distinct(sides.iter().flatten().map(|(name, _)| name.as_str())).into_iter().map(row).collect()
 }
 
 #[cfg(test)]
@@ -175,5 +211,18 @@ mod tests {
         assert!(line("phase compile").starts_with('≠') && line("phase compile").contains("accepted 1.50×"), "{text}");
         assert!(line("compile      ").contains("Graph") && line("validation loss").starts_with(' '), "{text}");
         assert!(compare(entry(&one), entry(&one), None).lines().all(|line| !line.contains('≠')));
+    }
+
+    #[test]
+    fn several_jobs_are_compared_by_what_one_of_them_has() {
+        let job = |name: &str, batch: u32| {
+            let settings = json!({"batchPerGpu": batch});
+            job(name, json!({"effectiveSettings": settings, "cost": {"gpuHours": "2"}}))
+        };
+        let jobs = [job("a", 8), job("b", 8), job("c", 16)];
+        let rows = compared(&jobs.each_ref().map(entry));
+        let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+        assert_eq!((row("batchPerGpu").values.join(" "), row("batchPerGpu").differs()), ("8 8 16".to_owned(), true));
+        assert!(!row("device hours").differs() && rows.iter().all(|row| row.name != "all together"), "{rows:?}");
     }
 }

@@ -7,8 +7,9 @@
 //! - [`export`]: the trials of a search as CSV, JSON, or a study of Optuna;
 //! - [`headline`]: the current activity of the job in one line;
 //! - [`report`]: the HTML report with the evidence;
+//! - [`ui`]: the pages of `pawl ui`;
 //! - [`numbers`]: formatting of numbers;
-//! - [`plain`]: texts without control characters, which all of them but the report use.
+//! - [`plain`]: texts without control characters, which all of them but the report and the pages use.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
@@ -27,4 +28,5 @@ pub mod settings;
 pub mod summary;
 pub mod table;
 mod trained;
+pub mod ui;
 pub mod verdict;

@@ -55,6 +55,16 @@ pub const fn tone(state: PhaseState) -> Tone {
     }
 }
 
+/// The tone of a job in `stage`.
+pub const fn stage_tone(stage: Stage) -> Tone {
+    match stage {
+        Stage::Complete => Tone::Good,
+        Stage::Failed => Tone::Bad,
+        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => Tone::Idle,
+        Stage::Suspended => Tone::Unclear,
+    }
+}
+
 /// The state of a phase, or of all together, of a job in `stage`, in words.
 pub const fn word(state: PhaseState, stage: Stage) -> &'static str {
     match state {

@@ -13,16 +13,34 @@ mod waterfall;
 use crate::numbers::{factor, interval, percent_change, saved, short};
 use crate::sentence::sentence;
 use crate::summary::alarms;
-use crate::verdict::{Tone, tone};
+use crate::verdict::{Tone, stage_tone, tone};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use pawl_api::status::Stage;
 use pawl_contract::report::unprintable;
 
-const STYLE: &str = include_str!("style.css");
+/// The style sheet of the page.
+pub const STYLE: &str = include_str!("style.css");
 
 /// Renders the HTML page.
 pub fn render(evidence: &Evidence) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (evidence.name()) " · Pawl" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main { (content(evidence)) } }
+        }
+    };
+    displayable(page) + "\n"
+}
+
+/// The content of the page: name and key numbers, then a section for each kind of evidence.
+pub fn content(evidence: &Evidence) -> Markup {
     let sections = [
         ("Speedup, phase by phase", waterfall(evidence)),
         ("Phases not accepted", phases::rollbacks(evidence)),
@@ -34,30 +52,19 @@ pub fn render(evidence: &Evidence) -> String {
         ("Events", tables::events(evidence)),
         ("Launches", tables::launches(evidence)),
     ];
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (evidence.name()) " · Pawl" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                main {
-                    (header(evidence))
-                    @for (title, content) in &sections {
-                        @if let Some(content) = content { section { h2 { (title) } (content) } }
-                    }
-                }
-            }
+    html! {
+        (header(evidence))
+        @for (title, content) in &sections {
+            @if let Some(content) = content { section { h2 { (title) } (content) } }
         }
-    };
-    // Names and messages may contain control characters, which are not allowed in HTML, and others that a browser
-    // obeys.
+    }
+}
+
+/// HTML as text. Names and messages may contain control characters, which are not allowed in HTML, and others that a
+/// browser obeys.
+pub(crate) fn displayable(page: Markup) -> String {
     let obeyed = |c: char| unprintable(c) && c != '\n' && c != '\t';
-    page.into_string().replace(obeyed, "\u{fffd}") + "\n"
+    page.into_string().replace(obeyed, "\u{fffd}")
 }
 
 fn waterfall(evidence: &Evidence) -> Option<Markup> {
@@ -74,12 +81,7 @@ fn waterfall(evidence: &Evidence) -> Option<Markup> {
 /// Name, stage and key numbers.
 fn header(evidence: &Evidence) -> Markup {
     let status = &evidence.status;
-    let class = match status.stage {
-        Stage::Complete => "good",
-        Stage::Failed => "bad",
-        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => "idle",
-        Stage::Suspended => "unclear",
-    };
+    let class = stage_tone(status.stage).class();
     let workload = &evidence.job.spec.workload;
     let workload = workload.name.clone().unwrap_or_else(|| workload.command.join(" "));
     let ranks = evidence.job.spec.trainer.world_size();

@@ -1,0 +1,100 @@
+//! A job: what it does now, and the report about it.
+
+use super::list::address;
+use super::{Live, live, page as whole};
+use crate::headline;
+use crate::report::evidence::Evidence;
+use crate::report::{content as report, displayable};
+use jiff::Timestamp;
+use maud::{Markup, html};
+use pawl_api::status::Stage;
+
+/// The page of the job with this key.
+pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
+    let events = format!("{}/events?from=", address(key));
+    let content = html! {
+        (live(Live { events: &events, revision }, &content(evidence)))
+        p { a href={ (address(key)) "/status.json" } { "The status as JSON" } }
+    };
+    whole(evidence.name(), &content)
+}
+
+/// The live part of the page.
+pub fn fragment(evidence: &Evidence) -> String {
+    displayable(content(evidence))
+}
+
+fn content(evidence: &Evidence) -> Markup {
+    html! {
+        @if let Some(doing) = doing(evidence) { p.now { (doing) } }
+        (report(evidence))
+    }
+}
+
+/// The current activity, the progress, and when the training will probably end; `None` for a job that has ended or is
+/// suspended.
+fn doing(evidence: &Evidence) -> Option<String> {
+    let status = &evidence.status;
+    if matches!(status.stage, Stage::Complete | Stage::Failed | Stage::Suspended) {
+        return None;
+    }
+    let mut doing = vec![headline::render(status, evidence.job.spec.analysis.max_pairs)];
+    // The activity of a search says its progress.
+    if !status.progress.is_empty() && status.stage != Stage::Searching {
+        doing.push(status.progress.clone());
+    }
+    let end = status.training.as_ref().and_then(|training| training.eta.as_deref()?.parse::<Timestamp>().ok());
+    doing.extend(end.map(|end| format!("ends about {}", end.strftime("%Y-%m-%d %H:%M UTC"))));
+    Some(doing.join(" · "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::EventRecord;
+    use serde_json::{Value, json};
+
+    const ETA: &str = "2026-01-02T03:04:05Z";
+
+    fn evidence(name: &str, status: Value, events: Value) -> Evidence {
+        let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}, "phases": [
+            {"name": "graph", "settings": {"compile": "Graph"}},
+        ]}});
+        let events: Vec<EventRecord> = serde_json::from_value(events).unwrap();
+        let status = serde_json::from_value(status).unwrap();
+        Evidence::new(serde_json::from_value(job).unwrap(), status, events, Vec::new())
+    }
+
+    #[test]
+    fn a_running_job_says_what_it_does() {
+        let phase = json!({"name": "graph", "state": "Measuring", "speedup": {"estimate": "1.31", "pairs": 2}});
+        let attempt = json!({"name": "toy-1", "purpose": "Speed", "phase": "graph"});
+        let measuring = evidence(
+            "toy",
+            json!({"stage": "Optimizing", "progress": "phase 1/1", "phases": [phase], "attempt": attempt}),
+            json!([]),
+        );
+        let text = page("toy", &measuring, "r1");
+        assert!(text.contains("measuring graph: 1.31× after 2 of at most"), "{text}");
+        assert!(text.contains(" · phase 1/1"), "{text}");
+        assert!(text.contains(r#"data-events="/jobs/toy/events?from=" data-revision="r1""#), "{text}");
+        assert!(text.contains("/jobs/toy/status.json") && text.contains("being measured"), "{text}");
+
+        let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
+        let text = fragment(&evidence("toy", training, json!([])));
+        assert!(text.contains("training · 41% · ends about 2026-01-02 03:04 UTC"), "{text}");
+        assert!(!fragment(&evidence("toy", json!({"stage": "Complete"}), json!([]))).contains("class=\"now\""));
+    }
+
+    #[test]
+    fn hostile_texts_stay_text() {
+        let hostile = "</main><script>alert(1)</script>\u{1b}";
+        let status = json!({"stage": "Optimizing", "progress": hostile, "phases": [
+            {"name": hostile, "state": "RolledBack", "reason": hostile, "message": hostile},
+        ]});
+        let events = json!([{"time": "2026-01-02T03:04:05Z", "reason": hostile, "message": hostile}]);
+        let text = page(hostile, &evidence(hostile, status, events), "r1");
+        assert!(text.contains("alert(1)") && !text.contains("<script>") && !text.contains('\u{1b}'), "{text}");
+        assert_eq!(text.matches("</main>").count(), 1, "{text}");
+    }
+}

@@ -1,0 +1,199 @@
+//! The list of jobs.
+
+use super::listed::Listed;
+use super::query::{Column, Query, STAGES};
+use super::url::encode;
+use super::{Live, live, page as whole};
+use crate::numbers::factor;
+use crate::report::displayable;
+use crate::verdict::stage_tone;
+use jiff::Timestamp;
+use maud::{Markup, html};
+
+/// The jobs that the list shows.
+#[derive(Clone, Debug)]
+pub struct Shown<'a> {
+    /// Those that the query selects, in its order.
+    pub jobs: Vec<&'a Listed>,
+    /// How many there are.
+    pub total: usize,
+    /// What could not be read, and why.
+    pub problems: &'a [String],
+}
+
+/// The page.
+pub fn page(shown: &Shown<'_>, query: &Query, revision: &str) -> String {
+    let events = match query.parameters() {
+        none if none.is_empty() => "/events?from=".to_owned(),
+        parameters => format!("/events?{parameters}&from="),
+    };
+    let state = query.state;
+    let content = html! {
+        h1 { "Jobs" }
+        form.filter role="search" action="/" method="get" {
+            label { "Search" input type="search" name="q" value=(query.text) maxlength="200"; }
+            label {
+                "State"
+                select name="state" {
+                    option value="" { "all" }
+                    @for stage in STAGES { option value=(stage) selected[state == Some(stage)] { (stage) } }
+                }
+            }
+            input type="hidden" name="sort" value=(query.sort());
+            button { "Filter" }
+        }
+        (live(Live { events: &events, revision }, &content(shown, query)))
+    };
+    whole("Jobs", &content)
+}
+
+/// The live part of the page.
+pub fn fragment(shown: &Shown<'_>, query: &Query) -> String {
+    displayable(content(shown, query))
+}
+
+fn content(shown: &Shown<'_>, query: &Query) -> Markup {
+    html! {
+        @for problem in shown.problems { p.notice { (problem) } }
+        @if shown.jobs.is_empty() {
+            @if shown.total == 0 {
+                p { "No job was run here yet. Start one with " code { "pawl run FILE" } "." }
+            } @else {
+                p { "None of the " (shown.total) " jobs matches. " a href="/" { "Show all" } }
+            }
+        } @else {
+            p.muted { (shown.jobs.len()) " of " (shown.total) " jobs" }
+            form action="/compare" method="get" {
+                div.wide role="region" aria-label="Jobs" tabindex="0" { (table(&shown.jobs, query)) }
+                p { button { "Compare the selected jobs" } }
+            }
+        }
+    }
+}
+
+fn table(jobs: &[&Listed], query: &Query) -> Markup {
+    html! {
+        table.jobs {
+            thead {
+                tr {
+                    th scope="col" { span.unseen { "Compare" } }
+                    @for column in Column::ALL { (heading(column, query)) }
+                    th scope="col" { "Progress" }
+                    th scope="col" { "State directory" }
+                }
+            }
+            tbody { @for job in jobs { (row(job)) } }
+        }
+    }
+}
+
+/// The heading of a column, which sorts by it.
+fn heading(column: Column, query: &Query) -> Markup {
+    let sorted = query.sorted_by(column).parameters();
+    let order = (query.column == column).then_some(if query.descending { "descending" } else { "ascending" });
+    let arrow = match order {
+        Some("descending") => " ▼",
+        Some(_) => " ▲",
+        None => "",
+    };
+    html! {
+        th.n[column.is_number()] scope="col" aria-sort=[order] {
+            a href={ "/?" (sorted) } { (column.heading()) span aria-hidden="true" { (arrow) } }
+        }
+    }
+}
+
+fn row(job: &Listed) -> Markup {
+    let saved = job.saved_percent.map(|percent| format!("{percent:+.0} %"));
+    html! {
+        tr {
+            td { input type="checkbox" name="job" value=(job.key) aria-label={ "Compare " (job.key) }; }
+            th scope="row" { a href=(address(&job.key)) { (job.name) } }
+            td { span.badge.(stage_tone(job.stage).class()) { (job.stage) } }
+            td.n { (job.speedup.map(factor).unwrap_or_default()) }
+            td.n { (saved.unwrap_or_default()) }
+            td.n {
+                @if job.phases > 0 { (job.accepted) " of " (job.phases) }
+                @if job.rolled_back > 0 { ", " (job.rolled_back) " rolled back" }
+            }
+            td.n { (time(job.started)) }
+            td.n { (time(job.changed)) }
+            td { (job.progress) }
+            td { (job.place) }
+        }
+    }
+}
+
+/// Address of the page of the job with this key.
+pub(super) fn address(key: &str) -> String {
+    format!("/jobs/{}", encode(key))
+}
+
+/// A time to the minute; nothing when it is not known.
+fn time(time: Option<Timestamp>) -> Markup {
+    html! {
+        @if let Some(time) = time { time datetime=(time) { (time.strftime("%Y-%m-%d %H:%M UTC")) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::Entry;
+    use serde_json::{Value, json};
+
+    fn listed(name: &str, status: Value) -> Listed {
+        let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
+        let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
+        Listed::new(Entry { job: &job, status: &status, place: ".pawl/toy" }, Timestamp::from_second(0).ok())
+    }
+
+    fn shown<'a>(jobs: &'a [Listed], problems: &'a [String], query: &Query) -> Shown<'a> {
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems }
+    }
+
+    #[test]
+    fn a_job_is_a_row_with_its_figures() {
+        let phases = json!([{"name": "a", "state": "Accepted"}, {"name": "b", "state": "RolledBack"}]);
+        let status = json!({"stage": "Complete", "speedup": "1.5", "progress": "100%", "phases": phases,
+            "cost": {"savedPercent": "12.3"}, "startTime": "2026-01-02T03:04:05Z"});
+        let jobs = [listed("toy", status)];
+        let query = Query::parse("sort=-speedup").unwrap();
+        let text = page(&shown(&jobs, &[], &query), &query, "r1");
+        for part in [
+            r#"<a href="/jobs/toy">toy</a>"#,
+            r#"<span class="badge good">Complete</span>"#,
+            "1.50×",
+            "+12 %",
+            "1 of 2, 1 rolled back",
+            "2026-01-02 03:04 UTC",
+            "1970-01-01 00:00 UTC",
+            r#"aria-sort="descending"><a href="/?sort=speedup">Speedup"#,
+            r#"data-events="/events?sort=-speedup&amp;from=" data-revision="r1""#,
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(text.matches("aria-sort").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn hostile_names_and_messages_stay_text() {
+        let hostile = "\"><script>alert(1)</script>\u{1b}\u{202e}/../x";
+        let jobs = [listed(hostile, json!({"progress": hostile}))];
+        let problems = [hostile.to_owned()];
+        let query = Query { text: "<script>".to_owned(), ..Query::default() };
+        let text = page(&shown(&jobs, &problems, &query), &query, "r1");
+        assert!(text.contains("alert(1)") && !text.contains("<script>"), "{text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+        assert!(text.contains("/jobs/%22%3E%3Cscript%3E") && text.contains("%2F..%2Fx\""), "{text}");
+    }
+
+    #[test]
+    fn an_empty_list_says_what_to_do() {
+        let query = Query { text: "nothing".to_owned(), ..Query::default() };
+        assert!(page(&shown(&[], &[], &query), &query, "").contains("pawl run FILE"));
+        let jobs = [listed("toy", json!({}))];
+        let text = fragment(&shown(&jobs, &[], &query), &query);
+        assert!(text.contains("None of the 1 jobs matches") && text.contains(r#"href="/""#), "{text}");
+    }
+}

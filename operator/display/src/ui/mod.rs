@@ -1,0 +1,71 @@
+//! Pages of `pawl ui`: the list of jobs, a job, and jobs beside each other. They work without a script; the script
+//! replaces the live part of a page when the server sends a newer one.
+
+pub mod compare;
+pub mod job;
+pub mod list;
+pub mod listed;
+pub mod query;
+pub mod url;
+
+use crate::report::{self, displayable};
+use maud::{DOCTYPE, Markup, html};
+
+/// The style sheet of all pages, at `/assets/style.css`: that of the report, and what the other pages need.
+pub const STYLE: [&str; 2] = [report::STYLE, include_str!("ui.css")];
+/// The script of live pages, at `/assets/ui.js`.
+pub const SCRIPT: &str = include_str!("ui.js");
+/// The icon, at `/assets/icon.svg`.
+pub const ICON: &str = include_str!("icon.svg");
+
+/// What a browser needs to keep a page up to date.
+#[derive(Clone, Copy, Debug)]
+pub struct Live<'a> {
+    /// Address of the updates, to which the revision is appended.
+    pub events: &'a str,
+    /// Revision of what the page shows.
+    pub revision: &'a str,
+}
+
+/// A page that says why there is no other one.
+pub fn problem(title: &str, message: &str) -> String {
+    page(title, &html! { h1 { (title) } p { (message) } })
+}
+
+/// The live part of a page whose files cannot be read.
+pub fn notice(message: &str) -> String {
+    displayable(html! { p.notice role="alert" { (message) } })
+}
+
+/// A page with `content`.
+fn page(title: &str, content: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · Pawl" }
+                link rel="stylesheet" href="/assets/style.css";
+                link rel="icon" type="image/svg+xml" href="/assets/icon.svg";
+                script src="/assets/ui.js" defer {}
+            }
+            body {
+                main.ui {
+                    nav aria-label="Pages" { a href="/" { "All jobs" } }
+                    (content)
+                }
+            }
+        }
+    };
+    displayable(page) + "\n"
+}
+
+/// The part of a page that the script replaces, and the line in which it says whether it does.
+fn live(live: Live<'_>, content: &Markup) -> Markup {
+    html! {
+        div id="live" data-events=(live.events) data-revision=(live.revision) { (content) }
+        p.muted id="connection" role="status" {}
+    }
+}

@@ -1,0 +1,59 @@
+// Replaces the live part of a page when the server sends a newer one. Without this script, reloading does the same.
+"use strict";
+
+const live = document.getElementById("live");
+const connection = document.getElementById("connection");
+let source = null;
+
+// What identifies a <details> when everything around it has been replaced.
+function detailsName(details) {
+  const card = details.closest("[id]");
+  const all = [...card.querySelectorAll("details")].filter((other) => other.closest("[id]") === card);
+  return `${card.id} ${all.indexOf(details)}`;
+}
+
+// The same for what can have the focus.
+function focusName(element) {
+  const details = element.closest("details");
+  const own = element.getAttribute("href") || element.value || element.getAttribute("aria-label");
+  return `${element.tagName} ${own || (details ? detailsName(details) : "")}`;
+}
+
+// Keeps what the reader has opened, selected, scrolled to and focused.
+function replace(html) {
+  const open = new Set([...live.querySelectorAll("details[open]")].map(detailsName));
+  const checked = new Set([...live.querySelectorAll("input:checked")].map((box) => box.value));
+  const focused = live.contains(document.activeElement) ? focusName(document.activeElement) : null;
+  const scrolled = live.querySelector(".wide")?.scrollLeft ?? 0;
+  live.innerHTML = html;
+  for (const details of live.querySelectorAll("details")) details.open = open.has(detailsName(details));
+  for (const box of live.querySelectorAll("input[type=checkbox]")) box.checked = checked.has(box.value);
+  const region = live.querySelector(".wide");
+  if (region) region.scrollLeft = scrolled;
+  if (focused !== null) {
+    const candidates = [...live.querySelectorAll("a, input, button, summary, [tabindex]")];
+    candidates.find((element) => focusName(element) === focused)?.focus({ preventScroll: true });
+  }
+}
+
+function connect() {
+  source = new EventSource(live.dataset.events + live.dataset.revision);
+  source.addEventListener("update", (event) => {
+    live.dataset.revision = event.lastEventId;
+    replace(event.data);
+  });
+  source.onopen = () => { connection.textContent = "This page is kept up to date."; };
+  source.onerror = () => {
+    const ended = source.readyState === EventSource.CLOSED;
+    connection.textContent = ended ? "No longer up to date: reload the page." : "Connection lost, trying again.";
+  };
+}
+
+if (live) {
+  connect();
+  // A browser opens only six connections to a server: pages that nobody sees hold none.
+  document.addEventListener("visibilitychange", () => {
+    source.close();
+    if (!document.hidden) connect();
+  });
+}
