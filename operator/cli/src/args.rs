@@ -6,6 +6,7 @@ pub mod kubectl;
 #[cfg(feature = "cluster")]
 pub mod operator;
 pub mod search;
+pub mod ui;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -76,6 +77,8 @@ pub enum Command {
         #[arg(required = true, num_args = 2, value_name = "JOB")]
         jobs: Vec<PathBuf>,
     },
+    /// Serve the jobs that were run here to a browser: their list, each of them as it runs, several beside each other.
+    Ui(ui::UiArgs),
     /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
     ///
     /// No launch is run: a verdict that would need one is reported as such.

@@ -78,7 +78,7 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
 }
 
 /// The directories in `directory`; none when it does not exist, which is so before the first run.
-fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
+pub fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,

@@ -16,6 +16,7 @@ mod search;
 mod source;
 mod status;
 mod tune;
+mod ui;
 mod validate;
 
 use crate::args::search::SearchCommand;
@@ -39,6 +40,7 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Status { state, output } => status::status(&state, output),
         Command::List { directories, output } => jobs::list(&directories, output),
         Command::Compare { jobs } => jobs::compare(&jobs),
+        Command::Ui(arguments) => ui::ui(arguments),
         Command::Replay { state, gates, output } => replay::replay(&state, gates.as_deref(), output),
         Command::Report { state, out } => report::report(&state, out.as_deref()),
         Command::Search(SearchCommand::Export { state, export }) => search::export(&state, &export),

@@ -13,4 +13,5 @@ mod search;
 mod state;
 mod storage;
 mod trained;
+mod ui;
 mod whole;

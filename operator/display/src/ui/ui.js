@@ -49,11 +49,13 @@ function connect() {
   };
 }
 
+// A browser opens only six connections to a server: a page that nobody sees holds none.
+function connectIfVisible() {
+  source?.close();
+  if (!document.hidden) connect();
+}
+
 if (live) {
-  connect();
-  // A browser opens only six connections to a server: pages that nobody sees hold none.
-  document.addEventListener("visibilitychange", () => {
-    source.close();
-    if (!document.hidden) connect();
-  });
+  connectIfVisible();
+  document.addEventListener("visibilitychange", connectIfVisible);
 }

@@ -1,0 +1,195 @@
+//! The jobs of some directories. A status is read again only when its file has changed.
+
+use crate::commands::jobs::states;
+use jiff::Timestamp;
+use pawl_display::jobs::Entry;
+use pawl_display::ui::listed::{Listed, distinguish};
+use pawl_local::state::document::Document;
+use pawl_local::state::{StateDir, StateError};
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Stamp {
+    inode: u64,
+    seconds: i64,
+    nanoseconds: i64,
+    bytes: u64,
+}
+
+impl Stamp {
+    /// Of the file at `path`; `None` when it cannot be seen.
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        let (inode, bytes) = (found.ino(), found.len());
+        Some(Self { inode, seconds: found.mtime(), nanoseconds: found.mtime_nsec(), bytes })
+    }
+}
+
+/// A status as it was read last.
+struct Known {
+    stamp: Stamp,
+    job: Result<Listed, String>,
+}
+
+/// A job that was found.
+pub struct Found {
+    /// What the list shows of it.
+    pub listed: Listed,
+    /// Its state directory.
+    pub state: StateDir,
+}
+
+/// The jobs at one moment.
+pub struct Catalog {
+    /// The jobs, by state directory.
+    pub jobs: Vec<Found>,
+    /// What could not be read, and why.
+    pub problems: Vec<String>,
+    /// Changes when any of them does.
+    pub revision: String,
+}
+
+impl Catalog {
+    /// The job with this key, which need not be the name of a file.
+    pub fn find(&self, key: &str) -> Option<&Found> {
+        self.jobs.iter().find(|found| found.listed.key == key)
+    }
+}
+
+/// The jobs whose state is in these directories.
+pub struct Library {
+    directories: Vec<PathBuf>,
+    known: Mutex<HashMap<PathBuf, Known>>,
+}
+
+impl Library {
+    /// Of these directories, each of which is a directory of state directories or one itself.
+    pub fn new(directories: Vec<PathBuf>) -> Self {
+        Self { directories, known: Mutex::default() }
+    }
+
+    /// Reads what has changed.
+    pub fn read(&self) -> Catalog {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest: HashMap<PathBuf, Known> = HashMap::new();
+        let (mut jobs, mut problems) = (Vec::new(), Vec::new());
+        let mut hasher = DefaultHasher::new();
+        for state in self.states(&mut problems) {
+            let root = state.root().to_owned();
+            // A directory that is named twice has its jobs once.
+            let Some(stamp) = Stamp::of(&state.status()).filter(|_| !newest.contains_key(&root)) else { continue };
+            let old = known.remove(&root).filter(|known| known.stamp == stamp).map(|known| known.job);
+            let Some(job) = old.or_else(|| read(&state, stamp)) else { continue };
+            (&root, stamp).hash(&mut hasher);
+            match &job {
+                Ok(listed) => jobs.push(Found { listed: listed.clone(), state }),
+                Err(problem) => problems.push(problem.clone()),
+            }
+            newest.insert(root, Known { stamp, job });
+        }
+        *known = newest;
+        problems.hash(&mut hasher);
+        distinguish(jobs.iter_mut().map(|found| &mut found.listed));
+        Catalog { jobs, problems, revision: format!("{:016x}", hasher.finish()) }
+    }
+
+    /// All state directories, in a fixed order.
+    fn states(&self, problems: &mut Vec<String>) -> Vec<StateDir> {
+        let mut found = Vec::new();
+        for directory in &self.directories {
+            let state = StateDir::new(directory);
+            if state.status().exists() {
+                found.push(state);
+                continue;
+            }
+            match states(directory) {
+                Ok(states) => found.extend(states),
+                Err(error) => problems.push(format!("{}: {error}", directory.display())),
+            }
+        }
+        found.sort_by(|a, b| a.root().cmp(b.root()));
+        found
+    }
+}
+
+/// The job in `state`; `None` when it was deleted in the meantime.
+fn read(state: &StateDir, stamp: Stamp) -> Option<Result<Listed, String>> {
+    let place = state.root().display().to_string();
+    let changed = Timestamp::from_second(stamp.seconds).ok();
+    match Document::load(state) {
+        Ok(Some(Document { job, status, .. })) => {
+            Some(Ok(Listed::new(Entry { job: &job, status: &status, place: &place }, changed)))
+        }
+        Ok(None) => None,
+        Err(error) => Some(Err(error.to_string())),
+    }
+}
+
+/// Changes when the files of the job in `state` do that its page shows.
+///
+/// # Errors
+/// [`StateError::Absent`] when there is no job any more.
+pub fn revision(state: &StateDir) -> Result<String, StateError> {
+    let path = state.status();
+    let status = Stamp::of(&path).ok_or(StateError::Absent { path })?;
+    let mut hasher = DefaultHasher::new();
+    (status, Stamp::of(&state.events())).hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::io;
+
+    fn write(root: &Path, name: &str, stage: &str) -> io::Result<()> {
+        let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+            "spec": {"workload": {"name": "ups"}}});
+        let document = json!({"format": 1, "specHash": "", "job": job, "status": {"stage": stage}});
+        fs::create_dir_all(root)?;
+        fs::write(root.join("new"), document.to_string())?;
+        fs::rename(root.join("new"), root.join("status.json"))
+    }
+
+    #[test]
+    fn only_what_has_changed_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, two) = (directory.path().join("a/one"), directory.path().join("b/one"));
+        write(&one, "one", "Training").unwrap();
+        write(&two, "one", "Failed").unwrap();
+        let library = Library::new(vec![directory.path().join("a"), two.clone(), two.clone()]);
+        let first = library.read();
+        let keys: Vec<&str> = first.jobs.iter().map(|found| found.listed.key.as_str()).collect();
+        assert_eq!(keys, [format!("one@{}", one.display()), format!("one@{}", two.display())]);
+        assert_eq!(library.read().revision, first.revision);
+
+        write(&one, "one", "Complete").unwrap();
+        let changed = library.read();
+        assert_ne!(changed.revision, first.revision);
+        assert_eq!(changed.jobs[0].listed.stage.to_string(), "Complete");
+
+        // A file with the stamp that is known is not opened.
+        library.known.lock().unwrap().get_mut(&two).unwrap().job = Err("not read again".to_owned());
+        assert_eq!(library.read().problems, ["not read again"]);
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_read_hides_no_other_one() {
+        let directory = tempfile::tempdir().unwrap();
+        write(&directory.path().join("good"), "good", "Complete").unwrap();
+        write(&directory.path().join("bad"), "bad", "Complete").unwrap();
+        fs::write(directory.path().join("bad/status.json"), "{").unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        let catalog = Library::new(vec![directory.path().to_owned()]).read();
+        assert!(catalog.find("good").is_some() && catalog.find("bad").is_none() && catalog.find("../good").is_none());
+        let problems = &catalog.problems;
+        assert!(problems.len() == 1 && problems[0].contains("bad/status.json"), "{problems:?}");
+    }
+}

@@ -1,0 +1,84 @@
+//! Updates of a page, as server-sent events: its live part, whenever that has changed.
+
+use super::library::{Library, revision};
+use axum::response::sse::Event;
+use futures::{Stream, stream};
+use pawl_display::ui::list::Shown;
+use pawl_display::ui::query::Query;
+use pawl_display::ui::{job, list, notice};
+use pawl_local::evidence::gather;
+use pawl_local::state::StateDir;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::spawn_blocking;
+
+/// Time between two looks at the files.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// A page that is kept up to date.
+pub enum View {
+    /// The list of jobs.
+    List { library: Arc<Library>, query: Query },
+    /// The job in a state directory.
+    Job { state: StateDir },
+}
+
+/// A newer live part of a page.
+struct Update {
+    revision: String,
+    html: String,
+}
+
+/// What a look at the files has found.
+enum Look {
+    Changed(Update),
+    Unchanged,
+    /// There is no job any more.
+    Gone,
+}
+
+impl View {
+    /// Looks at the files; `seen`: the revision that the browser has.
+    fn look(&self, seen: &str) -> Look {
+        match self {
+            Self::List { library, query } => {
+                let catalog = library.read();
+                if catalog.revision == seen {
+                    return Look::Unchanged;
+                }
+                let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
+                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
+                let html = list::fragment(&shown, query);
+                Look::Changed(Update { revision: catalog.revision, html })
+            }
+            // The revision is taken before the files are read: what changes in between is another update.
+            Self::Job { state } => match revision(state) {
+                Ok(revision) if revision == seen => Look::Unchanged,
+                Ok(revision) => {
+                    let html = gather(state).map_or_else(|error| notice(&error.to_string()), |it| job::fragment(&it));
+                    Look::Changed(Update { revision, html })
+                }
+                Err(_) => Look::Gone,
+            },
+        }
+    }
+}
+
+/// The updates of a page since the revision `seen`; they end when its job is gone.
+pub fn updates(view: View, seen: String) -> impl Stream<Item = Result<Event, Infallible>> + Send + 'static {
+    stream::unfold((Arc::new(view), seen), |(view, seen)| async move {
+        loop {
+            let (looking, known) = (Arc::clone(&view), seen.clone());
+            // A panic in a page ends its updates.
+            match spawn_blocking(move || looking.look(&known)).await.unwrap_or(Look::Gone) {
+                Look::Changed(Update { revision, html }) => {
+                    let event = Event::default().event("update").id(&revision).data(html);
+                    return Some((Ok(event), (view, revision)));
+                }
+                Look::Unchanged => tokio::time::sleep(INTERVAL).await,
+                Look::Gone => return None,
+            }
+        }
+    })
+}

@@ -1,0 +1,182 @@
+//! The pages: each reads the jobs that it shows, and changes nothing.
+
+use super::guard::{Hosts, guard};
+use super::library::{Catalog, Library, revision};
+use super::live::{View, updates};
+use crate::commands::document;
+use crate::commands::status::JobResult;
+use axum::Router;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::sse::{KeepAlive, Sse};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use pawl_display::jobs::Entry;
+use pawl_display::ui::list::Shown;
+use pawl_display::ui::query::{Query, QueryError};
+use pawl_display::ui::{ICON, SCRIPT, STYLE, compare, job, list, problem, url};
+use pawl_local::evidence::gather;
+use pawl_local::state::document::Document;
+use pawl_local::state::{StateDir, StateError};
+use std::sync::Arc;
+use tokio::task::{JoinError, spawn_blocking};
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+enum PageError {
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error("job: {0} named: name two or more, as in /compare?job=A&job=B")]
+    TooFew(usize),
+    #[error("job: \"{0}\": not in the list of jobs, or there are several of this name: choose it in the list")]
+    Unknown(String),
+    #[error("{0}: not a page: choose a job in the list")]
+    NoPage(String),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("the page could not be made: {0}")]
+    Failed(#[from] JoinError),
+}
+
+impl PageError {
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::Query(_) | Self::TooFew(_) => StatusCode::BAD_REQUEST,
+            Self::Unknown(_) | Self::NoPage(_) | Self::State(StateError::Absent { .. }) => StatusCode::NOT_FOUND,
+            Self::State(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let title = match self.status() {
+            StatusCode::BAD_REQUEST => "Not a valid address",
+            StatusCode::NOT_FOUND => "Not found",
+            _ => "Error",
+        };
+        (self.status(), Html(problem(title, &self.to_string()))).into_response()
+    }
+}
+
+type Page = Result<Html<String>, PageError>;
+
+/// All pages, under the names of `hosts` only.
+pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
+    let asset = |kind: &'static str, content: String| {
+        get(move || async move { ([(header::CONTENT_TYPE, kind)], content) })
+    };
+    Router::new()
+        .route("/", get(all))
+        .route("/events", get(events_of_all))
+        .route("/compare", get(compared))
+        .route("/jobs/{key}", get(one))
+        .route("/jobs/{key}/events", get(events_of_one))
+        .route("/jobs/{key}/status.json", get(status))
+        .route("/assets/style.css", asset("text/css; charset=utf-8", STYLE.concat()))
+        .route("/assets/ui.js", asset("text/javascript; charset=utf-8", SCRIPT.to_owned()))
+        .route("/assets/icon.svg", asset("image/svg+xml", ICON.to_owned()))
+        .fallback(|uri: Uri| async move { PageError::NoPage(uri.path().to_owned()) })
+        .with_state(library)
+        .layer(from_fn_with_state(Arc::new(hosts), guard))
+}
+
+/// Reads files where that holds up no other request.
+async fn read<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, PageError> + Send + 'static,
+) -> Result<T, PageError> {
+    spawn_blocking(read).await?
+}
+
+async fn all(State(library): State<Arc<Library>>, RawQuery(query): RawQuery) -> Page {
+    let query = Query::parse(&query.unwrap_or_default())?;
+    read(move || {
+        let catalog = library.read();
+        let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
+        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
+        Ok(Html(list::page(&shown, &query, &catalog.revision)))
+    })
+    .await
+}
+
+async fn events_of_all(
+    State(library): State<Arc<Library>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
+    let text = query.unwrap_or_default();
+    let query = Query::parse(&text)?;
+    Ok(stream(View::List { library, query }, seen(&text, &headers)))
+}
+
+async fn one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Page {
+    read(move || {
+        let state = state(&library.read(), &key)?;
+        // Before the files are read: what changes in between is an update.
+        let revision = revision(&state)?;
+        Ok(Html(job::page(&key, &gather(&state)?, &revision)))
+    })
+    .await
+}
+
+async fn events_of_one(
+    State(library): State<Arc<Library>>,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
+    let state = read(move || state(&library.read(), &key)).await?;
+    Ok(stream(View::Job { state }, seen(&query.unwrap_or_default(), &headers)))
+}
+
+/// As `pawl status --output json` prints it: without the manifest, which may hold secrets.
+async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Result<Response, PageError> {
+    read(move || {
+        let state = state(&library.read(), &key)?;
+        let recorded = Document::load_existing(&state)?;
+        let text = document(&JobResult::new(&state, &recorded), false);
+        Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+    })
+    .await
+}
+
+async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery) -> Page {
+    let pairs = url::pairs(&query.unwrap_or_default());
+    let keys: Vec<String> = pairs.into_iter().filter(|(name, _)| name == "job").map(|(_, key)| key).collect();
+    if keys.len() < 2 {
+        return Err(PageError::TooFew(keys.len()));
+    }
+    read(move || {
+        let catalog = library.read();
+        let jobs = keys.iter().map(|key| load(&catalog, key)).collect::<Result<Vec<_>, PageError>>()?;
+        let entries: Vec<(&str, Entry<'_>)> = jobs
+            .iter()
+            .map(|(key, Document { job, status, .. })| (*key, Entry { job, status, place: "" }))
+            .collect();
+        Ok(Html(compare::page(&entries)))
+    })
+    .await
+}
+
+/// The job with this key.
+fn load<'a>(catalog: &Catalog, key: &'a str) -> Result<(&'a str, Document), PageError> {
+    Ok((key, Document::load_existing(&state(catalog, key)?)?))
+}
+
+/// The state directory of the job with this key, which only selects from the list and is part of no path.
+fn state(catalog: &Catalog, key: &str) -> Result<StateDir, PageError> {
+    let found = catalog.find(key).ok_or_else(|| PageError::Unknown(key.to_owned()))?;
+    Ok(found.state.clone())
+}
+
+/// The revision that a browser has: that of the newest event when it connects again, else that of the page.
+fn seen(query: &str, headers: &HeaderMap) -> String {
+    let newest = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let of_page = || url::pairs(query).into_iter().find(|(name, _)| name == "from").map(|(_, revision)| revision);
+    newest.or_else(of_page).unwrap_or_default()
+}
+
+fn stream(view: View, seen: String) -> Response {
+    Sse::new(updates(view, seen)).keep_alive(KeepAlive::default()).into_response()
+}

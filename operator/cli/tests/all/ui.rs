@@ -1,0 +1,222 @@
+//! `pawl ui`, asked as a browser asks.
+
+use crate::scene::{Scene, signal, stderr, stdout, wait_until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// A running `pawl ui`, which ends when this is dropped.
+struct Ui {
+    child: Child,
+    /// Its address and port.
+    address: String,
+}
+
+impl Drop for Ui {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ui {
+    fn start(scene: &Scene, arguments: &[&str]) -> Self {
+        let arguments = [&["ui", "--listen", "127.0.0.1:0"][..], arguments].concat();
+        let mut child = scene.pawl(&arguments).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line}")).to_owned();
+        Self { child, address }
+    }
+
+    /// Sends a request, whose answer is read from the stream.
+    fn ask(&self, path: &str, host: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        stream
+    }
+
+    /// Status code, head and body of an answer.
+    fn get(&self, path: &str) -> (u16, String, String) {
+        self.get_as(path, &self.address)
+    }
+
+    fn get_as(&self, path: &str, host: &str) -> (u16, String, String) {
+        let mut text = String::new();
+        self.ask(path, host).read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text}"));
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{head}"));
+        (code, head.to_owned(), body.to_owned())
+    }
+}
+
+/// Records a job as `pawl run` does: the file is replaced.
+fn record(scene: &Scene, directory: &str, name: &str, status: &Value) {
+    let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+        "spec": {"workload": {"name": "ups"}}});
+    let document = json!({"format": 1, "specHash": "", "job": job, "status": status});
+    let directory = scene.path().join(directory);
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("new"), document.to_string()).unwrap();
+    fs::rename(directory.join("new"), directory.join("status.json")).unwrap();
+}
+
+fn finished(state: &str, speedup: &str) -> Value {
+    let phase = json!({"name": "graph", "state": state, "speedup": {"estimate": speedup, "pairs": 3}});
+    json!({"stage": "Complete", "phases": [phase], "speedup": speedup})
+}
+
+#[test]
+fn jobs_are_listed_shown_and_compared() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
+    record(&scene, ".pawl/other", "other", &finished("RolledBack", "0.9"));
+    let ui = Ui::start(&scene, &[]);
+    let (code, head, list) = ui.get("/?sort=-speedup");
+    assert_eq!(code, 200, "{list}");
+    let places = ["/jobs/one\"", "/jobs/other\""].map(|link| list.find(link).unwrap_or_else(|| panic!("{list}")));
+    assert!(places[0] < places[1], "{list}");
+    let head = head.to_lowercase();
+    assert!(head.contains("script-src 'self'") && head.contains("x-content-type-options: nosniff"), "{head}");
+    let (_, _, filtered) = ui.get("/?q=OTH&state=Complete");
+    assert!(filtered.contains("/jobs/other\"") && !filtered.contains("/jobs/one\""), "{filtered}");
+
+    let (code, _, job) = ui.get("/jobs/one");
+    assert!(code == 200 && job.contains("phase-graph") && job.contains("1.50×"), "{job}");
+    let (_, head, status) = ui.get("/jobs/one/status.json");
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert!(head.contains("application/json") && status["status"]["speedup"] == "1.5", "{status}");
+    assert!(status["job"] == "one" && !status.to_string().contains("workload"), "{status}");
+    let (code, _, compared) = ui.get("/compare?job=one&job=other");
+    assert!(code == 200 && compared.contains("≠ phase graph") && compared.contains("rolled back"), "{compared}");
+    for asset in ["/assets/style.css", "/assets/ui.js", "/assets/icon.svg"] {
+        let (code, _, text) = ui.get(asset);
+        assert!(code == 200 && !text.is_empty() && list.contains(asset), "{asset}");
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_refused_with_its_name() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
+    record(&scene, "outside", "outside", &finished("Accepted", "1.5"));
+    let ui = Ui::start(&scene, &[]);
+    for (path, expected, part) in [
+        ("/jobs/none", 404, "job: &quot;none&quot;"),
+        ("/jobs/..%2Foutside", 404, "job: &quot;../outside&quot;"),
+        ("/jobs/..%2Foutside/status.json", 404, "job:"),
+        ("/jobs/none/events", 404, "job:"),
+        ("/nothing", 404, "/nothing"),
+        ("/?state=Done", 400, "state: &quot;Done&quot;"),
+        ("/compare?job=one", 400, "two or more"),
+        ("/compare?job=one&job=none", 404, "job: &quot;none&quot;"),
+    ] {
+        let (code, _, text) = ui.get(path);
+        assert!(code == expected && text.contains(part), "{path}: {code} {text}");
+    }
+}
+
+/// A website may let its own name resolve to this machine, and read what its scripts get from there.
+#[test]
+fn a_request_under_a_foreign_name_is_refused() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
+    let ui = Ui::start(&scene, &["--host", "box.example"]);
+    for path in ["/", "/jobs/one", "/jobs/one/status.json", "/jobs/one/events", "/assets/ui.js", "/nothing"] {
+        let (code, _, text) = ui.get_as(path, "evil.example");
+        assert!(code == 403 && text.contains("evil.example") && !text.contains("graph"), "{path}: {code} {text}");
+    }
+    for host in ["localhost:1234", "box.example"] {
+        assert_eq!(ui.get_as("/", host).0, 200, "{host}");
+    }
+}
+
+/// Reads lines of a stream of updates until one contains `part`; returns those before it.
+fn until(lines: &mut impl Iterator<Item = io::Result<String>>, part: &str) -> String {
+    let mut before = String::new();
+    for line in lines {
+        let line = line.unwrap_or_else(|error| panic!("{part}: {error}: {before}"));
+        if line.contains(part) {
+            return before;
+        }
+        before.push_str(&line);
+    }
+    panic!("{part}: {before}");
+}
+
+#[test]
+fn a_page_gets_an_update_when_its_job_has_changed() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &json!({"stage": "Optimizing", "progress": "phase 1/2"}));
+    let ui = Ui::start(&scene, &[]);
+    for (page, events) in [("/jobs/one", "/jobs/one/events?from="), ("/", "/events?from=")] {
+        record(&scene, ".pawl/one", "one", &json!({"stage": "Optimizing", "progress": "phase 1/2"}));
+        let (_, _, text) = ui.get(page);
+        let revision = text.split_once("data-revision=\"").and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
+        let mut lines = BufReader::new(ui.ask(&format!("{events}{revision}"), &ui.address)).lines();
+        until(&mut lines, "text/event-stream");
+        record(&scene, ".pawl/one", "one", &json!({"stage": "Optimizing", "progress": "phase 2/2"}));
+        until(&mut lines, "event: update");
+        let before = until(&mut lines, "phase 2/2");
+        assert!(!before.contains("phase 1/2"), "the page had that already: {before}");
+        record(&scene, ".pawl/one", "one", &json!({"stage": "Complete", "progress": "done"}));
+        until(&mut lines, "Complete");
+    }
+}
+
+#[test]
+fn a_thousand_jobs_are_listed_within_a_second() {
+    let scene = Scene::new();
+    for number in 0..1000 {
+        record(&scene, &format!("runs/job-{number}"), &format!("job-{number}"), &finished("Accepted", "1.5"));
+    }
+    let ui = Ui::start(&scene, &["runs"]);
+    for look in ["first", "second"] {
+        let start = Instant::now();
+        let (code, _, text) = ui.get("/");
+        let took = start.elapsed();
+        assert_eq!((code, text.matches("href=\"/jobs/").count()), (200, 1000), "{look}");
+        assert!(took < Duration::from_secs(1), "{look}: {took:?}");
+    }
+}
+
+#[test]
+fn signals_end_it_and_bad_arguments_are_named() {
+    let scene = Scene::new();
+    for sent in [Signal::INT, Signal::TERM] {
+        let mut ui = Ui::start(&scene, &[]);
+        let (code, _, empty) = ui.get("/");
+        assert!(code == 200 && empty.contains("pawl run FILE"), "{empty}");
+        // A browser that still listens does not hold it up.
+        let _open = ui.ask("/events", &ui.address);
+        signal(&ui.child, sent);
+        wait_until("pawl ui ends", || ui.child.try_wait().unwrap().is_some());
+        assert_eq!(ui.child.wait().unwrap().code(), Some(0));
+    }
+    let missing = scene.output(&["ui", "nowhere"]);
+    assert_eq!(missing.status.code(), Some(2), "{}", stdout(&missing));
+    assert!(stderr(&missing).contains("nowhere: no such directory"), "{}", stderr(&missing));
+    let ui = Ui::start(&scene, &[]);
+    let taken = scene.output(&["ui", "--listen", &ui.address]);
+    assert_eq!(taken.status.code(), Some(2), "{}", stdout(&taken));
+    assert!(stderr(&taken).contains(&format!("--listen {}", ui.address)), "{}", stderr(&taken));
+    let name = scene.output(&["ui", "--listen", "localhost:8080"]);
+    assert!(stderr(&name).contains("write an IP address and a port"), "{}", stderr(&name));
+    assert!(!scene.path().join(".pawl").exists(), "it writes nothing");
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_warned_about() {
+    let scene = Scene::new();
+    let mut child = scene.pawl(&["ui", "--listen", "0.0.0.0:0"]).spawn().unwrap();
+    let mut warning = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut warning).unwrap();
+    signal(&child, Signal::TERM);
+    child.wait().unwrap();
+    assert!(warning.starts_with("warning: --listen 0.0.0.0:") && warning.contains("jobs in .pawl"), "{warning}");
+}
