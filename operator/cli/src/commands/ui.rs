@@ -25,14 +25,14 @@ const DEFAULT: &str = ".pawl";
 enum UiError {
     #[error("{}: no such directory: run a job first, or name a directory of state directories", .0.display())]
     NoDirectory(PathBuf),
-    #[error("--listen {address}: {source}: choose another address or port, such as {}", free(*address))]
+    #[error("--listen {address}: {source}: choose another address or port, such as {}", free(address))]
     Listen { address: SocketAddr, source: io::Error },
     #[error("the server cannot run: {0}")]
     Server(#[from] io::Error),
 }
 
 /// The same address with a free port.
-fn free(address: SocketAddr) -> SocketAddr {
+fn free(address: &SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), 0)
 }
 

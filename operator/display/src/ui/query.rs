@@ -98,14 +98,25 @@ impl Default for Query {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// There is no such state.
-    #[error("state: \"{0}\": not a state of a job: choose one of {}", STAGES.map(|stage| stage.to_string()).join(", "))]
+    #[error(
+        "state: \"{0}\": not a state of a job: choose one of {choices}",
+        choices = states()
+    )]
     State(String),
     /// There is no such column.
     #[error(
-        "sort: \"{0}\": not a column: choose one of {}, with - before it for the reverse order",
-        Column::ALL.map(Column::parameter).join(", ")
+        "sort: \"{0}\": not a column: choose one of {choices}, with - before it for the reverse order",
+        choices = columns()
     )]
     Sort(String),
+}
+
+fn states() -> String {
+    STAGES.map(|stage| stage.to_string()).join(", ")
+}
+
+fn columns() -> String {
+    Column::ALL.map(Column::parameter).join(", ")
 }
 
 impl Query {
