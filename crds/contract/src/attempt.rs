@@ -1,5 +1,6 @@
-//! Names of attempts.
+//! Names of attempts, and how attempts end.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The name of an attempt: `ups-4gpu-12` is attempt 12 of the job `ups-4gpu`. This is the only parser of such names.
@@ -39,6 +40,19 @@ impl fmt::Display for AttemptName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.job, self.number)
     }
+}
+
+/// Reason of the end of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AttemptEnd {
+    /// All launches have run.
+    Complete,
+    /// A launch failed, and the plan sets `stopOnFailure`.
+    LaunchFailed,
+    /// A stop was requested.
+    Stopped,
+    /// An agent was lost or did not connect: the gang is incomplete.
+    LostPeer,
 }
 
 #[cfg(test)]

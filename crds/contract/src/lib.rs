@@ -3,7 +3,7 @@
 //! This crate contains plain data types with serde and does no I/O, so that the decision core, the agent and any
 //! trainer can depend on it.
 //!
-//! - [`attempt`]: the names of attempts.
+//! - [`attempt`]: the names of attempts, and how they end.
 //! - [`plan`]: the launches of an attempt; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
 //! - [`measured`]: measurements, in the same form wherever they occur.
 //! - [`details`]: measurements that only the report contains.
@@ -11,6 +11,7 @@
 //! - [`curve`]: the loss curve in a few numbers.
 //! - [`progress`]: the progress of a running launch.
 //! - [`losses`]: the curve of the training loss, and when it spikes.
+//! - [`record`]: what outlives the pods of a job, in its storage.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
 //! - [`exit`]: exit codes and outcomes; [`fingerprint`]: by what a failure that repeats is recognized.
 //! - [`mod@env`]: the environment variables of a rank.
@@ -40,6 +41,7 @@ pub mod plausible;
 pub mod pod;
 pub mod problem;
 pub mod progress;
+pub mod record;
 pub mod report;
 pub mod script;
 pub mod settings;

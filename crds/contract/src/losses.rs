@@ -6,13 +6,15 @@ use crate::report::LossPoint;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::SQRT_2;
 
-/// Maximum points of a curve.
+/// Maximum points of the curve in a report.
 const POINTS: usize = 64;
 
 /// The loss curve with a bounded number of points, each the mean of an equal number of steps (the last of fewer).
 #[derive(Debug)]
 pub struct Curve {
     points: Vec<LossPoint>,
+    /// Maximum points.
+    most: usize,
     /// Steps per point.
     stride: u64,
     sum: f64,
@@ -22,11 +24,16 @@ pub struct Curve {
 
 impl Default for Curve {
     fn default() -> Self {
-        Self { points: Vec::new(), stride: 1, sum: 0.0, count: 0, items: 0 }
+        Self::of(POINTS)
     }
 }
 
 impl Curve {
+    /// A curve of at most `most` points, an even number.
+    pub fn of(most: usize) -> Self {
+        Self { points: Vec::new(), most, stride: 1, sum: 0.0, count: 0, items: 0 }
+    }
+
     /// Adds the loss of a step that ended at `items` items.
     pub fn add(&mut self, items: u64, loss: f64) {
         (self.sum, self.count, self.items) = (self.sum + loss, self.count + 1, items);
@@ -35,7 +42,7 @@ impl Curve {
         }
         self.points.push(LossPoint { items, loss: self.sum / self.count as f64 });
         (self.sum, self.count) = (0.0, 0);
-        if self.points.len() == POINTS {
+        if self.points.len() == self.most {
             let pair =
                 |pair: &[LossPoint]| LossPoint { items: pair[1].items, loss: (pair[0].loss + pair[1].loss) / 2.0 };
             self.points = self.points.chunks_exact(2).map(pair).collect();
@@ -43,7 +50,7 @@ impl Curve {
         }
     }
 
-    /// The curve so far, at most 64 points.
+    /// The curve so far.
     pub fn points(&self) -> Vec<LossPoint> {
         let rest = (self.count > 0).then(|| LossPoint { items: self.items, loss: self.sum / self.count as f64 });
         self.points.iter().copied().chain(rest).collect()

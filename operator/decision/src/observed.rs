@@ -9,7 +9,7 @@
 //! | [`AttemptStatus`](pawl_api::status::AttemptStatus) and its [`StopCause`](pawl_api::status::StopCause) | decision core | the desired state, in the status: which attempt should exist, and why it is being stopped |
 //! | `PodFacts` of `pawl-controller` | operator | the state of one pod; the operator derives the [`AttemptState`] from all pods, the batch Job and the queue |
 //! | `RecordState` of `pawl-local` | `pawl run` | the state on disk, which survives the process; there is no queue, so it has no counterpart of [`AttemptState::Queued`] and [`AttemptState::Pending`] |
-//! | `AttemptEnd` of `pawl-agent` | agent | how the launches ended, as the agents of a gang agree; it does not cover lost nodes and deleted pods |
+//! | `AttemptEnd` of `pawl-contract` | agent | how the launches ended, as the agents of a gang agree; it does not cover lost nodes and deleted pods |
 //!
 //! The shells map the last three to [`AttemptState`]. An [`Ending`] has fewer distinctions than `AttemptEnd`, because
 //! the outcomes of the launches are in the results.

@@ -9,6 +9,7 @@ use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Node, Rendezvous, Stop};
 use crate::orphans;
 use crate::ranks::{DEATH, Shared};
+use crate::records::Recorder;
 use crate::script::Script;
 use crate::server::Server;
 use crate::storage;
@@ -74,16 +75,9 @@ pub async fn run(
     observer: impl Fn(Event) + Send + Sync + 'static,
 ) -> Result<AttemptResult, AgentError> {
     check(plan, &node).map_err(|message| AgentError::InvalidPlan { attempt: plan.attempt.clone(), message })?;
-    std::fs::create_dir_all(&node.work_dir).map_err(|e| named(&node.work_dir, e))?;
-    let _lock = lock(&node.work_dir)?;
-    let work_dir = node.work_dir.clone();
-    tokio::task::spawn_blocking(move || end_survivors(&work_dir, DEATH)).await.map_err(io::Error::other)??;
-    claim(plan, &node.work_dir)?;
+    let (_lock, launches) = take_over(plan, &node.work_dir).await?;
     let allowed = plan.gather_seconds.map(Duration::try_from_secs_f64);
     node.limits.gather = allowed.and_then(Result::ok).unwrap_or(node.limits.gather);
-    let finished = finished_reports(&node.work_dir)?;
-    let finished = finished.iter().filter(|report| report.outcome.is_evidence());
-    let launches: Vec<LaunchResult> = finished.map(LaunchResult::from).collect();
 
     let mut tasks = JoinSet::new();
     let (link, shared) = match &node.rendezvous {
@@ -127,11 +121,42 @@ pub async fn run(
             (coordinate(&shared, &node, listener, token, &mut tasks)?, shared)
         }
     };
-    let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &observer, launches };
+    let recorder = recorder(plan, &node);
+    let heard = |event: Event| {
+        let warning = recorder.as_ref().and_then(|recorder| recorder.hear(&event));
+        observer(event);
+        warning.into_iter().for_each(&observer);
+    };
+    let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &heard, launches };
     let result = without_remnants(&node, member.run()).await?;
     // The first task to end is the coordinator, once all agents have received the end, or this agent's connection.
     tasks.join_next().await;
+    if let Some(recorder) = recorder {
+        recorder.finish(result.end, &result.message).await.into_iter().for_each(&observer);
+    }
     Ok(result)
+}
+
+/// Locks the attempt's directory, and ends what an earlier run has left there. Returns the lock, and the launches that
+/// need not run again.
+async fn take_over(plan: &AttemptPlan, work_dir: &Path) -> Result<(File, Vec<LaunchResult>), AgentError> {
+    std::fs::create_dir_all(work_dir).map_err(|e| named(work_dir, e))?;
+    let lock = lock(work_dir)?;
+    let directory = work_dir.to_owned();
+    tokio::task::spawn_blocking(move || end_survivors(&directory, DEATH)).await.map_err(io::Error::other)??;
+    claim(plan, work_dir)?;
+    let finished = finished_reports(work_dir)?;
+    let finished = finished.iter().filter(|report| report.outcome.is_evidence());
+    Ok((lock, finished.map(LaunchResult::from).collect()))
+}
+
+/// What keeps the record of the attempt: on agent 0, which knows the reports.
+fn recorder(plan: &AttemptPlan, node: &Node) -> Option<Recorder> {
+    if node.replica != 0 {
+        return None;
+    }
+    let started = Recorder::start(plan, node);
+    started.inspect_err(|error| tracing::warn!(%error, "the record of this attempt is not kept")).ok()
 }
 
 /// Runs the launches, and ends what they have left behind.

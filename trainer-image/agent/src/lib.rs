@@ -35,6 +35,9 @@
 //! <launch>/report.json       the launch's report: exists once the launch has ended
 //! ```
 //!
+//! What outlives them is in the job's storage ([`pawl_contract::record`]): agent 0 writes there what each launch
+//! reported, and its curves, as it ends.
+//!
 //! # In a pod
 //! [`serve`] serves the state in [`Live`] over HTTP: the operator reads `/attempt`; Prometheus reads `/metrics`, the
 //! agent's metrics merged with those of rank 0. [`adopt_orphans`] lets processes that leave their rank end with its
@@ -66,6 +69,7 @@ mod pressure;
 mod preview;
 mod processes;
 mod ranks;
+mod records;
 mod reports;
 mod script;
 mod server;
@@ -86,4 +90,5 @@ pub use node::{AttemptEnd, AttemptResult, Event, Limits, Node, Rendezvous, Stop}
 pub use observe::{Observed, Usage, observe};
 pub use orphans::adopt_orphans;
 pub use preview::{Preview, preview};
+pub use records::{RecordsError, keep_status};
 pub use survivors::end_survivors;

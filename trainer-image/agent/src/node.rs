@@ -1,5 +1,6 @@
 //! Input and output of an attempt: the node, its limits, events, the result.
 
+pub use pawl_contract::attempt::AttemptEnd;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{LaunchResult, Report};
@@ -31,6 +32,9 @@ pub struct Node {
     pub checkpoints: String,
     /// Whether agent 0 proves that files can be written there before it measures or trains, as nobody else has.
     pub proves_storage: bool,
+    /// File with the manifest and the status of the job, as JSON, which agent 0 copies to the job's records. Absent or
+    /// missing: none is written.
+    pub status: Option<PathBuf>,
     /// Directory for generated data of workloads.
     pub data: PathBuf,
     /// Additional environment of the ranks. The contract's variables cannot be overridden.
@@ -54,6 +58,7 @@ impl Node {
             gpus: Vec::new(),
             checkpoints: work_dir.join("checkpoints").to_string_lossy().into_owned(),
             proves_storage: false,
+            status: None,
             data: work_dir.join("data"),
             env: Vec::new(),
             echo: false,
@@ -169,17 +174,4 @@ pub struct AttemptResult {
     pub end: AttemptEnd,
     /// Human-readable description; empty on success.
     pub message: String,
-}
-
-/// Reason of the end of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum AttemptEnd {
-    /// All launches have run.
-    Complete,
-    /// A launch failed, and the plan sets `stopOnFailure`.
-    LaunchFailed,
-    /// A stop was requested.
-    Stopped,
-    /// An agent was lost or did not connect: the gang is incomplete.
-    LostPeer,
 }

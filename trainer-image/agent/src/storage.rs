@@ -5,6 +5,7 @@
 //! all. So the agent tries to write there itself, and the system answers by the kind of the error.
 
 use pawl_contract::exit::Outcome;
+use pawl_contract::record::FOLDER;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write};
@@ -89,11 +90,17 @@ pub(crate) fn directory(storage: &str) -> Option<PathBuf> {
     (!path.contains("://")).then(|| PathBuf::from(path))
 }
 
-/// Whether nothing has been written to `place` yet. What a proof has left that did not end counts as nothing.
+/// Whether nothing has been written to `place` yet. What a proof has left that did not end counts as nothing, and so do
+/// the records, of which nobody needs to know that they could be written.
 fn is_unused(place: &Path) -> bool {
+    let names = |place: &Path| std::fs::read_dir(place).into_iter().flatten().filter_map(Result::ok);
+    let records = Path::new(FOLDER);
+    let holds_records = |entry: &std::fs::DirEntry| {
+        let only = |inner: std::fs::DirEntry| Some(inner.file_name().as_os_str()) == records.file_name();
+        records.parent() == Some(Path::new(&entry.file_name())) && names(&entry.path()).all(only)
+    };
     let is_probe = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(PROBE);
-    let entries = std::fs::read_dir(place).into_iter().flatten();
-    entries.filter_map(Result::ok).all(|entry| is_probe(&entry))
+    names(place).all(|entry| is_probe(&entry) || holds_records(&entry))
 }
 
 fn operations(place: &Path) -> io::Result<()> {
@@ -158,6 +165,16 @@ mod tests {
         let (outcome, why) = prove(file.clone(), None).await.unwrap_err();
         assert_eq!(outcome, Outcome::CheckpointUnreadable, "{why}");
         assert!(why.starts_with(&format!("checkpoint storage {}: ", file.display())), "{why}");
+    }
+
+    #[test]
+    fn records_do_not_prove_that_checkpoints_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(is_unused(&dir.path().join("missing")) && is_unused(dir.path()));
+        std::fs::create_dir_all(dir.path().join(".pawl/records/attempts")).unwrap();
+        assert!(is_unused(dir.path()));
+        std::fs::write(dir.path().join(".pawl/diverged"), "").unwrap();
+        assert!(!is_unused(dir.path()));
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@ use gang::{Agent, alone, appears, dies, launch, limits, lives, outcomes, plan, r
 use pawl_agent::{AgentError, AttemptEnd, Event, Node, Stop, finished_launches, finished_reports, run};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
+use pawl_contract::record::{self, Record};
 use pawl_contract::report::LaunchResult;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -470,4 +471,59 @@ async fn a_killed_agent_takes_its_ranks_along_and_the_next_ends_what_is_left() {
     assert!(!lives(&helper));
     assert_eq!(outcomes(&result), [("a", Outcome::Done), ("b", Outcome::Done)]);
     assert_eq!(read("ran"), "a\nb\nb\n");
+}
+
+/// The record of the attempt whose checkpoints are in `storage`.
+fn record(storage: &std::path::Path) -> Record {
+    let path = storage.join(record::FOLDER).join(record::ATTEMPTS).join("job-1.jsonl");
+    Record::read(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn the_record_of_an_attempt_is_in_the_storage() {
+    let dir = tempdir().unwrap();
+    let (storage, status) = (dir.path().join("storage"), dir.path().join("status.json"));
+    std::fs::write(&status, "{\"format\":1}").unwrap();
+    let plan = plan(1, 1, &["a", "b"], r#"progress 1; sleep 0.4; [ $LAUNCH = b ] && exit 3; done_well"#);
+    let node = || Node {
+        checkpoints: storage.to_string_lossy().into_owned(),
+        status: Some(status.clone()),
+        limits: limits(),
+        ..Node::local(dir.path().join("node"), Vec::new())
+    };
+    let result = Agent::start(&plan, node()).result().await;
+    assert_eq!(result.end, AttemptEnd::Complete);
+    let copied = storage.join(record::FOLDER).join(record::STATUS);
+    assert_eq!(std::fs::read_to_string(copied).unwrap(), "{\"format\":1}");
+    let found = record(&storage);
+    assert_eq!((found.begun.plan.as_ref(), found.end.unwrap().end), (Some(&plan), AttemptEnd::Complete));
+    let launches: Vec<_> = found.launches.iter().map(|launch| LaunchResult::from(&launch.report)).collect();
+    assert_eq!(launches, result.launches);
+
+    // The agent is started again: what failed runs again, and the record goes on.
+    let again = Agent::start(&plan, node()).result().await;
+    let found = record(&storage);
+    let launches: Vec<_> = found.launches.iter().map(|launch| launch.report.launch.as_str()).collect();
+    assert_eq!((launches, found.end.unwrap().end), (vec!["a", "b"], again.end));
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_kept_is_one_warning() {
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let plan = plan(1, 1, &["a", "b", "c"], "done_well");
+    let checkpoints = file.to_string_lossy().into_owned();
+    let node = Node { checkpoints, limits: limits(), ..Node::local(dir.path().join("node"), Vec::new()) };
+    let agent = Agent::start(&plan, node);
+    let events = std::sync::Arc::clone(&agent.events);
+    let result = agent.result().await;
+    assert_eq!((result.end, result.launches.len()), (AttemptEnd::Complete, 3));
+    let events = events.lock().unwrap();
+    let warnings = events.iter().filter_map(|(_, event)| match event {
+        Event::Warning { message, .. } => Some(message.as_str()),
+        Event::LaunchStarted { .. } | Event::Progress(_) | Event::LaunchEnded(_) => None,
+    });
+    let warnings: Vec<&str> = warnings.collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("record") && warnings[0].contains("file"), "{warnings:?}");
 }

@@ -5,7 +5,7 @@ use crate::exit;
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Live, Node, Rendezvous, Stop};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
-use pawl_contract::{pod, report};
+use pawl_contract::{pod, record, report};
 use pawl_local::interrupt::Interrupts;
 use pawl_trainer::checkpoint::archive;
 use std::ffi::OsString;
@@ -201,6 +201,8 @@ fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
         node.checkpoints = checkpoints;
     }
     node.proves_storage = arguments.proves_storage;
+    // The operator puts it beside the plan.
+    node.status = arguments.plan.as_deref().and_then(Path::parent).map(|directory| directory.join(record::STATUS));
     if let Some(data) = arguments.data {
         node.data = data;
     }

@@ -180,6 +180,16 @@ impl Storage {
         Ok(names)
     }
 
+    /// Names and sizes in bytes of the objects one level below `folder`, in order.
+    pub fn sizes(&self, folder: &str) -> Result<Vec<(String, u64)>, StorageError> {
+        let listing = self.runtime.block_on(self.store.list_with_delimiter(Some(&Key::from(folder))));
+        let objects = listing.map_err(|e| self.failed("list", folder, &e))?.objects;
+        let named = objects.into_iter().filter_map(|it| Some((it.location.filename()?.to_owned(), it.size)));
+        let mut all: Vec<(String, u64)> = named.collect();
+        all.sort();
+        Ok(all)
+    }
+
     /// Keys of all objects under `folder`, at any depth, in order.
     pub fn files(&self, folder: &str) -> Result<Vec<String>, StorageError> {
         let listing = self.runtime.block_on(self.store.list_with_delimiter(Some(&Key::from(folder))));

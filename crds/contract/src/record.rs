@@ -1,0 +1,216 @@
+//! The records of a job: what it was and what it measured, kept beside its checkpoints, where they outlive its pods and
+//! its object.
+//!
+//! ```text
+//! <storage of the job>/.pawl/records/
+//!   status.json              the manifest and the status, as of the newest attempt that trains, or of the end
+//!   attempts/<name>.jsonl    one attempt: a line of JSON when it begins, one for each launch, one when it ends
+//! ```
+//!
+//! The folder is hidden: scripts look for checkpoints beside it. The text of an attempt only grows, and is bounded
+//! ([`MAX_RECORD`]); all of them together are bounded as well ([`MAX_RECORDS`], [`surplus`]). A line that cannot be
+//! read, as the last one of a writer that was killed, is skipped, and so are fields and kinds of lines of later
+//! versions.
+//!
+//! ```
+//! use pawl_contract::attempt::AttemptEnd;
+//! use pawl_contract::record::{Begun, Ended, Entry, Record, Text};
+//!
+//! let mut text = Text::default();
+//! text.add(&Entry::Attempt(Box::new(Begun::new("toy", "toy-1"))));
+//! text.add(&Entry::End(Ended { time: 60, end: AttemptEnd::Complete, message: String::new() }));
+//! let read = Record::read(text.as_bytes())?;
+//! assert_eq!((read.begun.attempt.as_str(), read.end.is_some()), ("toy-1", true));
+//! # Ok::<(), pawl_contract::record::RecordError>(())
+//! ```
+
+mod bounds;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use bounds::{Evaluations, Stored, surplus};
+pub use text::Text;
+
+use crate::attempt::AttemptEnd;
+use crate::measured::Validation;
+use crate::plan::{AttemptPlan, LaunchKind};
+use crate::report::{LossPoint, Report};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The format that this version writes.
+pub const FORMAT: u32 = 1;
+/// The folder of the records in the storage of a job.
+pub const FOLDER: &str = ".pawl/records";
+/// Name of the manifest and the status in [`FOLDER`], and of the file by which an agent gets them, beside its plan.
+pub const STATUS: &str = "status.json";
+/// The folder of the attempts in [`FOLDER`].
+pub const ATTEMPTS: &str = "attempts";
+/// Extension of the files of attempts.
+pub const EXTENSION: &str = "jsonl";
+/// Maximum size of the record of an attempt, bytes.
+pub const MAX_RECORD: usize = 4 << 20;
+/// Maximum size of all records of a job, bytes.
+pub const MAX_RECORDS: u64 = 64 << 20;
+/// Maximum size of the manifest and the status, bytes.
+pub const MAX_STATUS: u64 = 1 << 20;
+/// Maximum points of the curve of a launch.
+pub const MAX_CURVE: usize = 2_000;
+/// Maximum evaluations of a launch.
+pub const MAX_EVALUATIONS: usize = 500;
+/// Longest plan that is kept with an attempt, bytes.
+const MAX_PLAN: usize = 1 << 20;
+
+/// A line of a record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Entry {
+    /// The attempt began, or begins again after its agent was started again.
+    Attempt(Box<Begun>),
+    /// A launch has ended.
+    Launch(Box<Launched>),
+    /// The attempt has ended.
+    End(Ended),
+}
+
+/// The beginning of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Begun {
+    /// Format of the record.
+    pub format: u32,
+    /// Name of the job.
+    pub job: String,
+    /// Unique identifier of the job; empty when it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Name of the attempt.
+    pub attempt: String,
+    /// Seconds since 1970.
+    #[serde(default)]
+    pub time: u64,
+    /// What it runs; absent when it is very long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<AttemptPlan>,
+}
+
+impl Begun {
+    /// The attempt `attempt` of `job`, of which nothing else is known.
+    pub fn new(job: &str, attempt: &str) -> Self {
+        let (job, attempt) = (job.to_owned(), attempt.to_owned());
+        Self { format: FORMAT, job, uid: String::new(), attempt, time: 0, plan: None }
+    }
+
+    /// The attempt of `plan`, of the job with this unique identifier, that begins at `time`, seconds since 1970.
+    pub fn planned(plan: &AttemptPlan, uid: String, time: u64) -> Self {
+        let fits = serde_json::to_vec(plan).is_ok_and(|text| text.len() <= MAX_PLAN);
+        Self { uid, time, plan: fits.then(|| plan.clone()), ..Self::new(&plan.job, &plan.attempt) }
+    }
+
+    /// Whether the attempt trains the model.
+    pub fn trains(&self) -> bool {
+        self.plan.iter().flat_map(|plan| &plan.launches).any(|launch| launch.kind == LaunchKind::Train)
+    }
+
+    /// Whether `other` is the same attempt of the same job with the same plan.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.job, &self.uid, &self.attempt, &self.plan) == (&other.job, &other.uid, &other.attempt, &other.plan)
+    }
+}
+
+/// A launch that has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Launched {
+    /// Seconds since 1970.
+    #[serde(default)]
+    pub time: u64,
+    /// Its report.
+    pub report: Report,
+    /// The training loss as it was reported while the launch ran: at most [`MAX_CURVE`] points.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub curve: Vec<LossPoint>,
+    /// The evaluations as they were reported while the launch ran: at most [`MAX_EVALUATIONS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<Validation>,
+}
+
+/// The end of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ended {
+    /// Seconds since 1970.
+    #[serde(default)]
+    pub time: u64,
+    /// Reason of the end.
+    pub end: AttemptEnd,
+    /// Human-readable description; empty on success.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What a record contains.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The attempt.
+    pub begun: Begun,
+    /// Its launches in the order of their ends, each once.
+    pub launches: Vec<Launched>,
+    /// How it ended; `None` while it runs, and when its agent was killed.
+    pub end: Option<Ended>,
+}
+
+/// Error: a record cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// It does not begin with an attempt.
+    NoAttempt,
+    /// It is of a later format.
+    Newer {
+        /// Its format.
+        found: u32,
+    },
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAttempt => f.write_str("is no record of an attempt: its first line says no attempt"),
+            Self::Newer { found } => {
+                write!(f, "format {found}: this version reads up to {FORMAT}: update pawl to read it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RecordError {}
+
+impl Record {
+    /// Reads the text of a record. Of a launch that ran again, the last one counts. Lines that are not known are
+    /// skipped.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn read(text: &[u8]) -> Result<Self, RecordError> {
+        let lines = text.split(|byte| *byte == b'\n');
+        let mut entries = lines.filter_map(|line| serde_json::from_slice::<Entry>(line).ok());
+        let Some(Entry::Attempt(begun)) = entries.next() else { return Err(RecordError::NoAttempt) };
+        if begun.format > FORMAT {
+            return Err(RecordError::Newer { found: begun.format });
+        }
+        let mut record = Self { begun: *begun, launches: Vec::new(), end: None };
+        for entry in entries {
+            match entry {
+                // Its agent was started again: it has not ended.
+                Entry::Attempt(_) => record.end = None,
+                Entry::Launch(launch) => {
+                    record.launches.retain(|known| known.report.launch != launch.report.launch);
+                    record.launches.push(*launch);
+                }
+                Entry::End(end) => record.end = Some(end),
+            }
+        }
+        Ok(record)
+    }
+}

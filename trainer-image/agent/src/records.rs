@@ -1,0 +1,237 @@
+//! Keeps the records of a job ([`pawl_contract::record`]): agent 0 writes what the attempt runs and measures into the
+//! job's storage, as it becomes known.
+//!
+//! Nothing depends on them: a storage that cannot be written, or that does not answer, costs the attempt one warning and
+//! [`PATIENCE`] at its end. They are written between launches, on a thread of their own.
+
+use crate::files::read_bounded;
+use crate::node::{Event, Node};
+use parking_lot::Mutex;
+use pawl_contract::attempt::AttemptEnd;
+use pawl_contract::env;
+use pawl_contract::losses::Curve;
+use pawl_contract::plan::AttemptPlan;
+use pawl_contract::progress::Progress;
+use pawl_contract::record::{Begun, Ended, Entry, Evaluations, Launched, MAX_CURVE, MAX_STATUS, Text};
+use pawl_contract::report::Report;
+use pawl_launch::checkpoint::{Records, StorageError};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
+
+/// How long the end of an attempt waits for the storage: less than the agent of a pod has for its report.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Why records are not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsError {
+    /// The storage refuses them.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The storage does not answer.
+    #[error(
+        "checkpoint storage {storage}: no answer within {} s: check the network, the mount and its server",
+        PATIENCE.as_secs()
+    )]
+    Late {
+        /// The storage.
+        storage: String,
+    },
+    /// No thread can be started.
+    #[error(transparent)]
+    Thread(#[from] io::Error),
+}
+
+/// Writes the manifest and the status of a job, as JSON, to the records in its storage, URL or path.
+///
+/// # Errors
+/// [`RecordsError`]. A storage that does not answer may still be written later.
+pub async fn keep_status(storage: &str, text: Vec<u8>) -> Result<(), RecordsError> {
+    let (sender, written) = oneshot::channel();
+    let url = storage.to_owned();
+    std::thread::Builder::new().name("records".to_owned()).spawn(move || {
+        // Nobody waits any longer.
+        let _ = sender.send(Records::open(&url).and_then(|records| records.write_status(text)));
+    })?;
+    match tokio::time::timeout(PATIENCE, written).await {
+        Ok(Ok(written)) => Ok(written?),
+        Ok(Err(_)) | Err(_) => Err(RecordsError::Late { storage: storage.to_owned() }),
+    }
+}
+
+/// Hears the events of an attempt, and keeps its record.
+pub(crate) struct Recorder {
+    /// `None` is the beginning of the first launch: the record begins.
+    lines: Sender<Option<Entry>>,
+    seen: Mutex<Seen>,
+    /// Why the record is not kept, once.
+    problem: Arc<Mutex<Option<RecordsError>>>,
+    /// Ends with the thread.
+    done: oneshot::Receiver<()>,
+    storage: String,
+}
+
+/// What was seen of the running launch.
+struct Seen {
+    launch: String,
+    items: u64,
+    curve: Curve,
+    evaluations: Evaluations,
+}
+
+impl Seen {
+    fn of(launch: &str) -> Self {
+        let (curve, evaluations) = (Curve::of(MAX_CURVE), Evaluations::default());
+        Self { launch: launch.to_owned(), items: 0, curve, evaluations }
+    }
+
+    fn add(&mut self, progress: &Progress) {
+        if let Some(loss) = progress.loss.filter(|_| progress.items > self.items) {
+            self.items = progress.items;
+            self.curve.add(progress.items, loss);
+        }
+        if let Some(validation) = &progress.validation {
+            self.evaluations.add(validation);
+        }
+    }
+
+    /// The line of the launch, with what was seen of it.
+    fn line(&mut self, report: &Report) -> Entry {
+        let seen = std::mem::replace(self, Self::of(&report.launch));
+        let Self { curve, mut evaluations, .. } = seen;
+        let (curve, evaluations) = (curve.points(), evaluations.take());
+        Entry::Launch(Box::new(Launched { time: now(), report: report.clone(), curve, evaluations }))
+    }
+}
+
+impl Recorder {
+    /// Begins the record of an attempt on the node of agent 0.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn start(plan: &AttemptPlan, node: &Node) -> io::Result<Self> {
+        let own = node.env.iter().rev().find(|(name, _)| name == env::JOB_UID).map(|(_, value)| value.clone());
+        let uid = own.or_else(|| std::env::var(env::JOB_UID).ok()).unwrap_or_default();
+        let problem = Arc::new(Mutex::new(None));
+        let writer = Writer {
+            storage: node.checkpoints.clone(),
+            begun: Begun::planned(plan, uid, now()),
+            status: node.status.clone(),
+            records: None,
+            text: None,
+            waiting: Vec::new(),
+        };
+        let (lines, read) = channel();
+        let (end, done) = oneshot::channel();
+        let found = Arc::clone(&problem);
+        std::thread::Builder::new().name("records".to_owned()).spawn(move || {
+            writer.run(&read, &found);
+            let _ = end.send(());
+        })?;
+        let seen = Mutex::new(Seen::of(""));
+        Ok(Self { lines, seen, problem, done, storage: node.checkpoints.clone() })
+    }
+
+    /// Records an event. Returns a warning if the record is found not to be kept.
+    pub(crate) fn hear(&self, event: &Event) -> Option<Event> {
+        match event {
+            Event::LaunchStarted { launch, .. } => {
+                *self.seen.lock() = Seen::of(launch);
+                self.write(None);
+            }
+            Event::Progress(progress) => self.seen.lock().add(progress),
+            Event::LaunchEnded(report) => {
+                let line = self.seen.lock().line(report);
+                self.write(Some(line));
+            }
+            Event::Warning { .. } => {}
+        }
+        let problem = self.problem.lock().take()?;
+        Some(warning(&self.seen.lock().launch, &problem))
+    }
+
+    /// Ends the record. Returns a warning if it is found not to be kept.
+    pub(crate) async fn finish(self, end: AttemptEnd, message: &str) -> Option<Event> {
+        let launch = self.seen.lock().launch.clone();
+        if launch.is_empty() {
+            return None;
+        }
+        self.write(Some(Entry::End(Ended { time: now(), end, message: message.to_owned() })));
+        let Self { lines, problem, done, storage, .. } = self;
+        drop(lines);
+        let late = tokio::time::timeout(PATIENCE, done).await.is_err();
+        let found = problem.lock().take();
+        let found = found.or_else(|| late.then_some(RecordsError::Late { storage }));
+        found.map(|problem| warning(&launch, &problem))
+    }
+
+    fn write(&self, line: Option<Entry>) {
+        // The thread ends only when this is dropped, unless it has panicked.
+        let _ = self.lines.send(line);
+    }
+}
+
+fn warning(launch: &str, problem: &RecordsError) -> Event {
+    let message = format!("the record of this attempt is not kept in the job's storage: {problem}");
+    Event::Warning { launch: launch.to_owned(), message }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The thread that writes.
+struct Writer {
+    storage: String,
+    begun: Begun,
+    /// File with the manifest and the status.
+    status: Option<PathBuf>,
+    records: Option<Records>,
+    /// `None` until what is there already was read.
+    text: Option<Text>,
+    /// The lines that are not in the text yet.
+    waiting: Vec<Entry>,
+}
+
+impl Writer {
+    /// Writes the lines as they come. After a failure they are written with the next one.
+    fn run(mut self, lines: &Receiver<Option<Entry>>, problem: &Mutex<Option<RecordsError>>) {
+        let mut reported = false;
+        while let Ok(line) = lines.recv() {
+            let begins = line.is_none();
+            self.waiting.extend(line);
+            // A launch that begins has no line of its own.
+            if begins && self.text.is_some() {
+                continue;
+            }
+            if let Err(error) = self.write()
+                && !std::mem::replace(&mut reported, true)
+            {
+                *problem.lock() = Some(error.into());
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), StorageError> {
+        let attempt = &self.begun.attempt;
+        let records: &Records = match &self.records {
+            Some(records) => records,
+            None => self.records.insert(Records::open(&self.storage)?),
+        };
+        let text = match &mut self.text {
+            Some(text) => text,
+            None => {
+                records.make_room(attempt)?;
+                let status = self.status.as_ref().and_then(|path| read_bounded(path, MAX_STATUS).ok());
+                status.map_or(Ok(()), |status| records.write_status(status))?;
+                self.text.insert(Text::resumed(records.read(attempt)?, self.begun.clone()))
+            }
+        };
+        self.waiting.drain(..).for_each(|entry| text.add(&entry));
+        records.write(attempt, text.as_bytes().to_vec())
+    }
+}
