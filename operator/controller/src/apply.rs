@@ -45,7 +45,7 @@ pub async fn start(
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
     let create = async || batch_job.create(&Blueprint { token_secret: &token.new_name()?, ..*blueprint }).await;
-    let carried = carries_plan(blueprint.plan).is_some();
+    let carried = carries_plan(blueprint).is_some();
     // Nearly every name is free: what exists is read only if this one is not.
     let made = if carried && own.live_gang().is_none() { create().await? } else { None };
     let (gang, new) = match made {

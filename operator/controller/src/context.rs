@@ -65,6 +65,7 @@ impl Context {
             pods: &self.pods,
             storage: &self.storage,
             avoided: &[],
+            record: None,
         }
     }
 }

@@ -187,7 +187,9 @@ impl Shell for ClusterShell<'_> {
                 }
                 let planned = |name: &str| self.belief.newest.under_way().any(|attempt| attempt.name == name);
                 let avoided = self.avoided(&plan.attempt).await;
-                let blueprint = Blueprint { avoided: &avoided, ..context.blueprint(job, &plan, &plan_hash) };
+                let record = objects::record(job, &self.belief.newest, &plan);
+                let all = context.blueprint(job, &plan, &plan_hash);
+                let blueprint = Blueprint { avoided: &avoided, record: record.as_deref(), ..all };
                 apply::start(context, key, &blueprint, planned).await
             }
             Action::Stop { attempt, checkpoint, cause } => apply::stop(context, key, &attempt, checkpoint, cause).await,

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, FAILED_CREATE, GangFacts, Hindrance, NodeSeen, PodFacts};
 use crate::key::Key;
+use crate::objects::{self, Blueprint};
 use crate::owned::Objects;
 use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
@@ -196,7 +197,8 @@ async fn repair_attempt(
     if (missing || token.may_be_missing(facts, gang, now))
         && let Some(content) = pawl_decision::plan(job, status, &attempt.name)
     {
-        let blueprint = context.blueprint(job, &content, &attempt.plan_hash);
+        let record = objects::record(job, status, &content);
+        let blueprint = Blueprint { record: record.as_deref(), ..context.blueprint(job, &content, &attempt.plan_hash) };
         token.create(&blueprint, gang).await?;
         if missing {
             // Deleted, or never created: the operator was stopped in the middle of a start.

@@ -8,7 +8,7 @@
 //! time, so that repeated decisions are equal, and a crash between any two writes loses nothing.
 //!
 //! - [`observed`]: the observations; [`action`]: the decision; [`protocol`]: the order in which a decision is carried
-//!   out;
+//!   out; [`record`]: what outlives the object of a job;
 //! - `settle`: the parts of a job in order (preflight, phases, enablers, bundle, search, training);
 //! - `gates/`: one file for each gate, and the chains that apply them;
 //! - `attempt`: starts and stops attempts, and evaluates how they ended;
@@ -62,6 +62,7 @@
 pub mod action;
 pub mod observed;
 pub mod protocol;
+pub mod record;
 pub mod storage;
 
 mod aggregate;

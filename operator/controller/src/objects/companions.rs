@@ -6,7 +6,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use pawl_contract::plan::AttemptPlan;
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::record::STATUS;
 use pawl_rendezvous::Token;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -25,20 +27,37 @@ fn metadata(blueprint: &Blueprint<'_>, gang_uid: &str) -> ObjectMeta {
 /// client that watches pods, so that a long one costs less as an object of its own.
 const MAX_CARRIED: usize = 4 * 1024;
 
-/// The plan, if the pods of its gang carry it.
-pub fn carries_plan(plan: &AttemptPlan) -> Option<String> {
-    serde_json::to_string(plan).ok().filter(|text| text.len() <= MAX_CARRIED)
+/// Longest record that is given to an attempt, bytes: a ConfigMap takes 1 MiB, the plan included.
+const MAX_GIVEN: usize = 256 * 1024;
+
+/// The plan, if the pods of its gang carry it: where there is no record, which is longer.
+pub fn carries_plan(blueprint: &Blueprint<'_>) -> Option<String> {
+    let text = serde_json::to_string(blueprint.plan).ok().filter(|text| text.len() <= MAX_CARRIED);
+    text.filter(|_| blueprint.record.is_none())
 }
 
-/// The ConfigMap that holds the plan: immutable, like what an attempt runs.
+/// The manifest and the status of a job, for an attempt that puts them into the job's storage, where they outlive the
+/// job: one that trains, as the last one of a job does, and each that measures of a job that does not train. Others
+/// would need a ConfigMap for it alone.
+pub fn record(job: &TrainingJob, status: &TrainingJobStatus, plan: &AttemptPlan) -> Option<String> {
+    let has = |kind| plan.launches.iter().any(|launch| launch.kind == kind);
+    let last = if job.spec.train.is_asked_for() { has(LaunchKind::Train) } else { !has(LaunchKind::Preflight) };
+    if !last || pawl_decision::storage::location(job).is_none() {
+        return None;
+    }
+    Some(pawl_decision::record::document(job, status)).filter(|text| text.len() <= MAX_GIVEN)
+}
+
+/// The ConfigMap that holds the plan, and the record if there is one: immutable, like what an attempt runs.
 ///
 /// # Errors
 /// The plan cannot be written as JSON.
 pub fn plan(blueprint: &Blueprint<'_>, gang_uid: &str) -> serde_json::Result<ConfigMap> {
     let text = serde_json::to_string(blueprint.plan)?;
+    let record = blueprint.record.map(|record| (STATUS.to_owned(), record.to_owned()));
     Ok(ConfigMap {
         metadata: metadata(blueprint, gang_uid),
-        data: Some(BTreeMap::from([(names::PLAN_KEY.to_owned(), text)])),
+        data: Some(BTreeMap::from_iter(std::iter::once((names::PLAN_KEY.to_owned(), text)).chain(record))),
         immutable: Some(true),
         ..ConfigMap::default()
     })

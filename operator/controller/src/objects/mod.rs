@@ -10,7 +10,8 @@
 //!
 //! The batch Job comes before what it owns, which is deleted with it; a pod waits for its mounts meanwhile.
 //! A plan that is small is an annotation of the pods ([`carries_plan`]): one object fewer to create, to watch and to
-//! delete.
+//! delete. The ConfigMap of an attempt that may be the last one of its job also holds what outlives the job
+//! ([`record()`]).
 
 mod claim;
 mod companions;
@@ -26,7 +27,7 @@ mod tests;
 mod volumes;
 
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
-pub use companions::{carries_plan, plan, plan_repair, service, token};
+pub use companions::{carries_plan, plan, plan_repair, record, service, token};
 pub use defaults::{DirectorySizes, PodDefaults};
 pub use gang::{gang, gang_repair, template_hash};
 pub use pawl_decision::storage::DefaultStorage;
@@ -67,6 +68,8 @@ pub struct Blueprint<'a> {
     pub pods: &'a PodDefaults,
     /// Nodes on which its pods run only if no other one has room.
     pub avoided: &'a [String],
+    /// What the attempt puts into the records of the job, if it does: [`record`].
+    pub record: Option<&'a str>,
 }
 
 impl Blueprint<'_> {

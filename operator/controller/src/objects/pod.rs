@@ -24,7 +24,7 @@ pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     // What an attempt runs is read from here: it is immutable once pods may be created.
     all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));
     all_annotations.insert(names::TEMPLATE_HASH.to_owned(), blueprint.template_hash());
-    all_annotations.extend(carries_plan(blueprint.plan).map(|plan| (names::PLAN.to_owned(), plan)));
+    all_annotations.extend(carries_plan(blueprint).map(|plan| (names::PLAN.to_owned(), plan)));
     let metadata = ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec(blueprint)) }
 }

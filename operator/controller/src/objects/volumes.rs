@@ -77,7 +77,7 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
 /// The file with the plan: of what the pod carries, or of its ConfigMap.
 fn plan(blueprint: &Blueprint<'_>) -> Volume {
     let volume = Volume { name: names::PLAN_VOLUME.to_owned(), ..Volume::default() };
-    if carries_plan(blueprint.plan).is_none() {
+    if carries_plan(blueprint).is_none() {
         let source = ConfigMapVolumeSource { name: blueprint.name().to_owned(), ..ConfigMapVolumeSource::default() };
         return Volume { config_map: Some(source), ..volume };
     }

@@ -129,7 +129,7 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         job_uid: blueprint.job.uid().unwrap_or_default(),
         plan_hash: blueprint.plan_hash.to_owned(),
         template: blueprint.template_hash(),
-        carries_plan: objects::carries_plan(blueprint.plan).is_some(),
+        carries_plan: objects::carries_plan(blueprint).is_some(),
         token_secret: blueprint.is_gang().then(|| blueprint.token_secret.to_owned()),
         token_made: false,
         replicas: blueprint.plan.replicas,

@@ -20,6 +20,7 @@ mod parallel;
 mod policy;
 mod preflight;
 mod protocol;
+mod recorded;
 mod records;
 mod reference;
 mod replay;

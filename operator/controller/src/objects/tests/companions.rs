@@ -50,6 +50,30 @@ fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
 }
 
 #[test]
+fn an_attempt_that_may_be_the_last_is_given_the_record_of_the_job_beside_its_plan() {
+    let given = |train: Value, kind: &str| {
+        let mut made = Made::new(|job| {
+            job["spec"]["train"] = train;
+            job["spec"]["train"]["checkpoint"]["storage"] = "s3://models".into();
+        });
+        made.plan.launches = vec![launch(kind)];
+        record(&made.job, &TrainingJobStatus::default(), &made.plan).map(|text| (made, text))
+    };
+    assert!(given(json!({"items": 10}), "Measure").is_none() && given(json!({}), "Preflight").is_none());
+    assert!(given(json!({}), "Measure").is_some(), "of a job that does not train");
+    let (made, text) = given(json!({"items": 10}), "Train").unwrap();
+    let blueprint = Blueprint { record: Some(&text), ..made.blueprint() };
+    assert_eq!(carries_plan(&blueprint), None);
+    let data = plan(&blueprint, GANG_UID).unwrap().data.unwrap();
+    assert_eq!((&data["status.json"], data.len()), (&text, 2));
+    let read: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&read["format"], &read["job"]["metadata"]["uid"]), (&json!(1), &json!("job-uid")));
+    let volumes = gang(&blueprint).spec.unwrap().template.spec.unwrap().volumes.unwrap();
+    let volume = volumes.into_iter().find(|volume| volume.name == "pawl-plan").unwrap();
+    assert_eq!(volume.config_map.unwrap().name, "toy-3");
+}
+
+#[test]
 fn one_headless_service_names_the_first_pods_of_all_gangs() {
     let service = service("team").spec.unwrap();
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));

@@ -46,6 +46,7 @@ impl Gang {
             storage: &config.storage,
             pods: &config.pods,
             avoided: &[],
+            record: None,
         };
         let mut batch = objects::gang(&blueprint);
         let mut claim = objects::claim(&blueprint);

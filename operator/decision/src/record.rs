@@ -1,0 +1,83 @@
+//! The manifest and the status of a job, as its records keep them ([`pawl_contract::record`]).
+
+use crate::decide;
+use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
+use jiff::Timestamp;
+use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::attempt::AttemptEnd;
+use pawl_contract::record::Record;
+use pawl_contract::report::LaunchResult;
+use pawl_contract::template::is_template;
+use serde::Serialize;
+
+/// The format that this version writes.
+pub const FORMAT: u32 = 1;
+
+/// Decisions after which the end of an attempt is evaluated.
+const ROUNDS: usize = 8;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    format: u32,
+    job: &'a TrainingJob,
+    status: &'a TrainingJobStatus,
+}
+
+/// The document of a job, as JSON. Whoever may read the storage reads it: it has no values of environment variables,
+/// but for those with placeholders of settings, and no annotations, which may repeat the manifest.
+///
+/// ```
+/// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+///     "metadata": {"name": "toy"},
+///     "spec": {
+///         "workload": {"name": "ups"},
+///         "trainer": {"podTemplate": {"env": [{"name": "TOKEN", "value": "secret"}]}},
+///     },
+/// }))?;
+/// let text = pawl_decision::record::document(&job, &Default::default());
+/// assert!(text.contains("TOKEN") && !text.contains("secret"), "{text}");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn document(job: &TrainingJob, status: &TrainingJobStatus) -> String {
+    let mut job = job.clone();
+    job.status = None;
+    (job.metadata.managed_fields, job.metadata.annotations) = (None, None);
+    for variable in &mut job.spec.trainer.pod_template.env {
+        variable.value = variable.value.take().filter(|value| is_template(value));
+    }
+    // Its parts are read from JSON, so that they can be written.
+    serde_json::to_string(&Document { format: FORMAT, job: &job, status }).unwrap_or_default()
+}
+
+/// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator would
+/// have written. An attempt that was stopped or lost has no end here: another one followed.
+pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Record]) -> TrainingJobStatus {
+    let mut status = recorded.clone();
+    for record in records {
+        let Some(end) = &record.end else { continue };
+        let under_way = status.under_way().find(|attempt| attempt.name == record.begun.attempt);
+        let Some(plan_hash) = under_way.map(|attempt| attempt.plan_hash.clone()) else { continue };
+        if matches!(end.end, AttemptEnd::Stopped | AttemptEnd::LostPeer) {
+            continue;
+        }
+        let facts = AttemptFacts {
+            name: record.begun.attempt.clone(),
+            plan_hash,
+            state: AttemptState::Ended(Ending::Completed),
+            placement: String::new(),
+            trainer: String::new(),
+            results: record.launches.iter().map(|launch| LaunchResult::from(&launch.report)).collect(),
+            progress: None,
+        };
+        let observed = Observed { attempts: vec![facts], ..Observed::default() };
+        let time = i64::try_from(end.time).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+        let now = time.unwrap_or(Timestamp::UNIX_EPOCH);
+        for _ in 0..ROUNDS {
+            let next = decide(job, &status, &observed, now).status;
+            if std::mem::replace(&mut status, next) == status {
+                break;
+            }
+        }
+    }
+    status
+}
