@@ -58,7 +58,7 @@ pub enum Command {
         /// Job whose state is read.
         #[command(flatten)]
         state: StateArgs,
-        /// Output file; - is standard output. Default: report.html in the state directory.
+        /// Output file; - is standard output. Default: report.html in the state directory, JOB.html for a storage.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
@@ -171,7 +171,7 @@ pub struct StateArgs {
     /// The job's manifest: its default state directory is read.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// State directory.
+    /// State directory, or the storage of a job, which has its records.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 }

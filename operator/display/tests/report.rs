@@ -59,6 +59,7 @@ fn finished(name: &str, kind: LaunchKind, seed: u64, speed: f64, rate: f64) -> F
         message: String::new(),
         measured,
         losses: curve(rate),
+        evaluations: Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads the evidence in a state directory, for the report and the summary.
 
 use crate::state::document::Document;
-use crate::state::{StateDir, StateError, attempts, events, write_atomic};
+use crate::state::{StateDir, StateError, attempts, events, records, write_atomic};
 use pawl_contract::plan::LaunchPlan;
 use pawl_display::report;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
@@ -14,8 +14,8 @@ use std::path::Path;
 /// # Errors
 /// [`StateError::Absent`] when no job ran there, another [`StateError`] when its files cannot be read.
 pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
-    let document = Document::load_existing(state)?;
-    let mut launches = Vec::new();
+    let document = records::document(state)?;
+    let mut launches: Vec<_> = records::load(state)?.iter().flat_map(FinishedLaunch::recorded).collect();
     for record in attempts::load(state)? {
         let plans: BTreeMap<&str, &LaunchPlan> =
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();

@@ -95,10 +95,12 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
         state: state.clone(),
     };
     document.save(&state)?;
+    let storage = site.checkpoints.clone();
     let attempts = Attempts::load(site)?;
     let events = EventLog::open(&state)?;
     let display = Display::new(options.style, &document.job);
-    Ok(Shell { state, document, attempts, events, display, limit: options.limit, written: None, _lock: lock })
+    let limit = options.limit;
+    Ok(Shell { state, document, attempts, events, display, limit, storage, unkept: false, written: None, _lock: lock })
 }
 
 /// The document of the job: that of earlier runs with this manifest, or a new one.
@@ -161,6 +163,10 @@ struct Shell {
     events: EventLog,
     display: Display,
     limit: Option<Duration>,
+    /// The job's storage, URL or path.
+    storage: String,
+    /// Whether it is known that the records in the storage cannot be written.
+    unkept: bool,
     /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
@@ -181,10 +187,24 @@ impl Shell {
         if trained == Some(self.document.status.attempts) {
             self.display.note("already trained: nothing to do");
         }
+        if ended.is_ok() {
+            self.keep_status().await;
+        }
         self.display.close();
         let outcome = ended?;
         evidence::write_report(&self.state, &self.state.report())?;
         Ok((outcome, self.document))
+    }
+
+    /// Copies the manifest and the status to the records in the job's storage, which are read without this directory.
+    async fn keep_status(&mut self) {
+        let Document { job, status, .. } = &self.document;
+        let text = pawl_decision::record::document(job, status).into_bytes();
+        if let Err(error) = pawl_agent::keep_status(&self.storage, text).await
+            && !std::mem::replace(&mut self.unkept, true)
+        {
+            self.display.note(&format!("the status is not kept in the job's storage: {error}"));
+        }
     }
 
     /// Whether the job, as its manifest is now, has trained to its end.
@@ -240,6 +260,9 @@ impl Shell {
         if final_states(&self.document.status) != final_before {
             // If the run is killed later, the report contains the evidence so far.
             evidence::write_report(&self.state, &self.state.report())?;
+            if !self.unkept {
+                self.keep_status().await;
+            }
         }
         if acted {
             attempts::prune(&self.state, &self.document.status)?;

@@ -100,7 +100,7 @@ pub fn compare(named: &[PathBuf]) -> ExitCode {
 
 /// The job of a state directory, of a manifest, or of a name.
 fn load(job: &Path) -> Result<Found, ExitCode> {
-    let is_state = StateDir::new(job).status().exists();
+    let is_state = StateDir::found_in(job).status().exists();
     let (file, state) = if is_state { (None, Some(job.to_owned())) } else { (Some(job.to_owned()), None) };
     let (state, document) = source::recorded(&StateArgs { file, state })?;
     Ok(Found { place: state.root().display().to_string(), document })

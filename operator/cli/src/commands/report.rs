@@ -6,7 +6,7 @@ use crate::exit;
 use pawl_display::report;
 use pawl_local::evidence::{self, displayed};
 use pawl_local::state::write_atomic;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Writes the page and prints its path.
@@ -15,14 +15,17 @@ pub fn report(args: &StateArgs, out: Option<&Path>) -> ExitCode {
         Ok(state) => state,
         Err(error) => return source::reject(&error),
     };
-    let page = match evidence::gather(&state) {
-        Ok(evidence) => report::render(&evidence),
+    let evidence = match evidence::gather(&state) {
+        Ok(evidence) => evidence,
         Err(error) => return exit::with_error(exit::STATE, &error),
     };
+    let page = report::render(&evidence);
     if out == Some(Path::new("-")) {
         return print(&page);
     }
-    let path = out.map_or_else(|| state.report(), Path::to_owned);
+    // The storage of a job may be mounted read-only, and its records are in a hidden folder.
+    let usual = || if state.is_recorded() { PathBuf::from(format!("{}.html", evidence.name())) } else { state.report() };
+    let path = out.map_or_else(usual, Path::to_owned);
     match write_atomic(&path, page.as_bytes()) {
         Ok(()) => print(&format!("{}\n", displayed(&path))),
         Err(error) => exit::with_error(exit::STATE, &error),

@@ -3,8 +3,8 @@
 use crate::args::StateArgs;
 use crate::exit;
 use pawl_api::TrainingJob;
-use pawl_local::state::StateDir;
 use pawl_local::state::document::Document;
+use pawl_local::state::{StateDir, records};
 #[cfg(feature = "cluster")]
 use pawl_manifest::Documents;
 use pawl_manifest::ManifestErrors;
@@ -64,7 +64,7 @@ pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
 /// The state directory that the command line selects: of a manifest, or of the name of a job that ran here.
 pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
     match (&args.state, &args.file) {
-        (Some(directory), _) => Ok(StateDir::new(directory)),
+        (Some(directory), _) => Ok(StateDir::found_in(directory)),
         (None, Some(file)) => {
             match file.to_str().map(StateDir::default_for).filter(|state| !file.exists() && state.status().exists()) {
                 Some(state) => Ok(state),
@@ -78,6 +78,6 @@ pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
 /// The state directory that the command line selects, and the job that was run there; an error is printed.
 pub fn recorded(args: &StateArgs) -> Result<(StateDir, Document), ExitCode> {
     let state = state_dir(args).map_err(|error| reject(&error))?;
-    let document = Document::load_existing(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
+    let document = records::document(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
     Ok((state, document))
 }

@@ -6,8 +6,9 @@ use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::details::Details;
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::Measured;
+use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::record::{Launched, Record};
 use pawl_contract::report::{LaunchResult, LossPoint, Report};
 use std::collections::BTreeMap;
 
@@ -34,6 +35,8 @@ pub struct FinishedLaunch {
     pub details: Details,
     /// The training loss curve, if its report is available.
     pub losses: Vec<LossPoint>,
+    /// Its evaluations, if its record is available.
+    pub evaluations: Vec<Validation>,
 }
 
 impl FinishedLaunch {
@@ -51,7 +54,22 @@ impl FinishedLaunch {
             measured,
             details: report.details.clone(),
             losses: report.losses.clone(),
+            evaluations: Vec::new(),
         }
+    }
+
+    /// The launches of an attempt, from the record in the job's storage. Of a training, its curve has more points than
+    /// that of the report.
+    pub fn recorded(record: &Record) -> Vec<Self> {
+        let plans = || record.begun.plan.iter().flat_map(|plan| &plan.launches);
+        let finished = |launched: &Launched| {
+            let plan = plans().find(|plan| plan.launch == launched.report.launch)?;
+            let finer = plan.kind == LaunchKind::Train && launched.curve.len() > launched.report.losses.len();
+            let losses = if finer { launched.curve.clone() } else { launched.report.losses.clone() };
+            let reported = Self::reported(&record.begun.attempt, plan, &launched.report);
+            Some(Self { losses, evaluations: launched.evaluations.clone(), ..reported })
+        };
+        record.launches.iter().filter_map(finished).collect()
     }
 
     /// A launch from the evidence in the status.
@@ -67,6 +85,7 @@ impl FinishedLaunch {
             measured: Measured::from(&launch.measured),
             details: Details::default(),
             losses: Vec::new(),
+            evaluations: Vec::new(),
         }
     }
 }
@@ -110,8 +129,8 @@ impl Evidence {
         self.job.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Combines the status with the launches whose reports are available: all of them for a local run, none on a
-    /// cluster, where reports are deleted with the pods. Other launches are taken from the evidence in the status.
+    /// Combines the status with the launches whose reports are available: all of them for a local run, on a cluster
+    /// those in the records of the job, if they were copied. Other launches are taken from the evidence in the status.
     pub fn new(
         job: TrainingJob,
         status: TrainingJobStatus,

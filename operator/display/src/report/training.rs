@@ -109,11 +109,13 @@ fn loss(evidence: &Evidence) -> Option<String> {
     chart::lines(&series.collect::<Vec<_>>(), 476.0, 240.0, "whole gang", "Training loss")
 }
 
-/// Validation loss over items: the first and the newest evaluation of each launch, and of the training as a whole.
+/// Validation loss over items: the first and the newest evaluation of each launch, and of the training as a whole, and
+/// those between them where they were recorded.
 fn validation(evidence: &Evidence, training: &TrainingStatus) -> Option<String> {
     let whole = Measured::from(&training.measured);
     let measured = evidence.training().map(|launch| &launch.measured).chain([&whole]);
-    let evaluations = measured.flat_map(|measured| [&measured.first_validation, &measured.validation]).flatten();
+    let reported = measured.flat_map(|measured| [&measured.first_validation, &measured.validation]).flatten();
+    let evaluations = evidence.training().flat_map(|launch| &launch.evaluations).chain(reported);
     let mut points: Vec<(f64, f64)> = evaluations
         .filter_map(|validation| Some((validation.items as f64, *validation.metrics.get("loss")?)))
         .collect();

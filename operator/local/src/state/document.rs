@@ -7,8 +7,7 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
 
-/// The format that this version writes.
-pub const FORMAT: u32 = 1;
+pub use pawl_decision::record::FORMAT;
 
 /// The status document of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,7 +15,8 @@ pub const FORMAT: u32 = 1;
 pub struct Document {
     /// Format of this document.
     pub format: u32,
-    /// Hash of the spec, which detects a changed manifest.
+    /// Hash of the spec, which detects a changed manifest; empty in the records of a job.
+    #[serde(default)]
     pub spec_hash: String,
     /// The manifest; its `metadata.generation` counts the changes of the spec, from 1, and its `metadata.uid` is
     /// created with the state directory: a job that is started anew is another job.

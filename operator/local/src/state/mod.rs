@@ -11,6 +11,9 @@
 //!   report.html      the report, written after each verdict and when a run ends
 //! ```
 //!
+//! The records of a job in its storage ([`pawl_contract::record`]) have the same layout, with one file for each attempt
+//! and no logs: [`records`] reads them.
+//!
 //! Manifests and logs may hold secrets: the directory and the files that this crate writes there belong to their user
 //! alone.
 
@@ -19,10 +22,12 @@ pub mod document;
 mod error;
 pub mod events;
 mod lock;
+pub mod records;
 
 pub use error::StateError;
 pub use lock::Lock;
 
+use pawl_contract::record::FOLDER;
 use pawl_durable::Replacement;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write};
@@ -81,6 +86,17 @@ impl StateDir {
     /// The default state directory of `job`: `.pawl/<job>` under the current directory.
     pub fn default_for(job: &str) -> Self {
         Self::new(Path::new(".pawl").join(job))
+    }
+
+    /// The state in `directory`: a state directory, or the storage of a job, whose records are one.
+    pub fn found_in(directory: &Path) -> Self {
+        let (state, records) = (Self::new(directory), Self::new(directory.join(FOLDER)));
+        if !state.status().exists() && records.status().exists() { records } else { state }
+    }
+
+    /// Whether this is the folder of the records in the storage of a job.
+    pub fn is_recorded(&self) -> bool {
+        self.root.ends_with(FOLDER)
     }
 
     /// Creates the directory and its subdirectories, verifies that it is writable, and makes its path absolute.

@@ -1,6 +1,7 @@
 //! What goes with the batch Job: plan, token, and the Service of the namespace.
 
 use super::*;
+use pawl_api::TrainingJobStatus;
 
 #[test]
 fn no_secret_of_others_has_the_name_of_a_token() {

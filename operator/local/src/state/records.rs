@@ -1,0 +1,102 @@
+//! Reads the records of a job ([`pawl_contract::record`]): a folder of its storage that is mounted here, or was copied.
+
+use super::document::Document;
+use super::{StateDir, StateError};
+use pawl_contract::attempt::AttemptName;
+use pawl_contract::record::{EXTENSION, FORMAT, MAX_RECORD, Record, RecordError};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The records of the attempts in `state`, oldest first; none in the state directory of a `pawl run`, which has more
+/// than they contain. Files that are no records are skipped.
+///
+/// # Errors
+/// [`StateError::Unusable`] when a file cannot be read, [`StateError::Newer`] when one is of a later format.
+pub fn load(state: &StateDir) -> Result<Vec<Record>, StateError> {
+    let folder = state.attempts();
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(StateError::Unusable { path: folder, source }),
+    };
+    let mut records = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(StateError::unusable(&folder))?.path();
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            continue;
+        }
+        match Record::read(&read(&path)?) {
+            Ok(record) => records.push(record),
+            Err(RecordError::NoAttempt) => {}
+            Err(RecordError::Newer { found }) => return Err(StateError::Newer { path, found, known: FORMAT }),
+        }
+    }
+    records.sort_by_key(|record| AttemptName::number_of(&record.begun.attempt));
+    Ok(records)
+}
+
+/// The beginning of a file, as much as a record may have.
+fn read(path: &Path) -> Result<Vec<u8>, StateError> {
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_RECORD as u64).read_to_end(&mut text));
+    read.map_err(StateError::unusable(path))?;
+    Ok(text)
+}
+
+/// The job in `state`, whose status contains what attempts have recorded since it was written.
+///
+/// # Errors
+/// As [`Document::load_existing`] and [`load`].
+pub fn document(state: &StateDir) -> Result<Document, StateError> {
+    let mut document = Document::load_existing(state)?;
+    let records = load(state)?;
+    if !records.is_empty() {
+        document.status = pawl_decision::record::completed(&document.job, &document.status, &records);
+    }
+    Ok(document)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_contract::record::{Begun, Entry, Text};
+    use serde_json::json;
+
+    #[test]
+    fn records_are_found_in_a_storage_and_read_in_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path().join(".pawl/records"));
+        assert_eq!(StateDir::found_in(directory.path()).root(), directory.path());
+        fs::create_dir_all(state.attempts()).unwrap();
+        let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+            "spec": {"workload": {"name": "ups"}}});
+        let written = json!({"format": 1, "job": job, "status": {"stage": "Complete"}});
+        fs::write(state.status(), written.to_string()).unwrap();
+        for number in [10, 2] {
+            let mut text = Text::default();
+            text.add(&Entry::Attempt(Box::new(Begun::new("toy", &format!("toy-{number}")))));
+            fs::write(state.attempts().join(format!("toy-{number}.jsonl")), text.as_bytes()).unwrap();
+        }
+        fs::write(state.attempts().join("torn.jsonl"), "{\"att").unwrap();
+        fs::write(state.attempts().join("notes.txt"), "").unwrap();
+        let found = StateDir::found_in(directory.path());
+        assert!(found == state && found.is_recorded());
+        let names: Vec<_> = load(&found).unwrap().into_iter().map(|record| record.begun.attempt).collect();
+        assert_eq!(names, ["toy-2", "toy-10"]);
+        let read = document(&found).unwrap();
+        assert_eq!((read.name(), read.status.stage.to_string().as_str()), ("toy", "Complete"));
+    }
+
+    #[test]
+    fn a_record_of_a_later_version_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path());
+        fs::create_dir(state.attempts()).unwrap();
+        let mut text = Text::default();
+        text.add(&Entry::Attempt(Box::new(Begun { format: FORMAT + 1, ..Begun::new("toy", "toy-1") })));
+        fs::write(state.attempts().join("toy-1.jsonl"), text.as_bytes()).unwrap();
+        let error = load(&state).unwrap_err().to_string();
+        assert!(error.contains("toy-1.jsonl"), "{error}");
+    }
+}
