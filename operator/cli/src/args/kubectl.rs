@@ -73,6 +73,10 @@ pub enum KubectlCommand {
         /// Output file; - is standard output. Default: JOB.html.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
+        /// Where `kubectl pawl fetch` has copied the records of the job, which have its loss curves. Default: JOB, if
+        /// they are there.
+        #[arg(long, value_name = "DIR")]
+        records: Option<PathBuf>,
     },
     /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
     ///
@@ -168,6 +172,12 @@ pub enum KubectlCommand {
         /// Copy the newest checkpoint instead of the best one.
         #[arg(long)]
         newest: bool,
+        /// Copy only the records of the job: its manifest, status, plans, reports and loss curves.
+        #[arg(long)]
+        records: bool,
+        /// Storage of a job that was deleted, of which only the records are copied.
+        #[arg(long, value_name = "URL")]
+        storage: Option<String>,
         /// Image of the pod; it contains /bin/pawl.
         #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = super::operator::IMAGE)]
         image: String,

@@ -6,6 +6,7 @@ mod interrupted;
 mod killed;
 mod plain;
 mod plan;
+mod records;
 mod refused;
 mod scene;
 mod script;

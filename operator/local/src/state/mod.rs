@@ -91,7 +91,7 @@ impl StateDir {
     /// The state in `directory`: a state directory, or the storage of a job, whose records are one.
     pub fn found_in(directory: &Path) -> Self {
         let (state, records) = (Self::new(directory), Self::new(directory.join(FOLDER)));
-        if !state.status().exists() && records.status().exists() { records } else { state }
+        if !state.status().exists() && records.root.is_dir() { records } else { state }
     }
 
     /// Whether this is the folder of the records in the storage of a job.

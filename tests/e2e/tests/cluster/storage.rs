@@ -77,6 +77,38 @@ fn the_model_of_a_job_that_names_no_storage_is_kept_and_fetched() {
 }
 
 #[test]
+fn a_job_that_was_deleted_is_reported_and_replayed_from_its_storage() {
+    scene(async |scene| {
+        let _operator = Operator::with_claims(scene).await;
+        scene.apply(&small(|job| {
+            job["spec"]["phases"] = json!([{"name": "fused", "settings": {"optimizerKernel": "Fused"}}]);
+            job["spec"]["analysis"] = json!({"minPairs": 1, "maxPairs": 1, "warmupSteps": 2, "windowSteps": 4});
+        }));
+        let done = scene.complete("small", Duration::from_secs(300)).await;
+        let training = status(&done).training.clone().unwrap();
+        let storage = training.storage.unwrap();
+        succeed(&mut scene.kubectl(&["delete", "trainingjob", "small", "--timeout=60s"]));
+        let gone = async || scene.pods("small").await.is_empty().then_some(());
+        scene.until("its pods to be deleted", Duration::from_secs(60), gone).await;
+
+        let out = scene.directory.path().join("small");
+        let fetch = ["kubectl", "fetch", "small", "--storage", &storage, "--image", "localhost/pawl:test"];
+        let to = ["--namespace", &scene.namespace, "-o"];
+        succeed(Command::new(built("pawl")).args(fetch).args(to).arg(&out));
+        let read = |command: &[&str]| succeed(Command::new(built("pawl")).args(command).arg("--state").arg(&out));
+        let found: Value = serde_json::from_str(&read(&["status", "--output", "json"])).unwrap();
+        assert_eq!((&found["job"], &found["status"]["stage"]), (&json!("small"), &json!("Complete")), "{found:#}");
+        assert_eq!(found["status"]["training"]["items"], json!(80), "the last attempt has recorded its end");
+        let phases = |status: &Value| status["phases"][0]["state"].clone();
+        assert_eq!(phases(&found["status"]), phases(&serde_json::to_value(&done.status).unwrap()));
+        let page = read(&["report", "-o", "-"]);
+        assert!(page.contains("Training loss") && page.contains("Validation loss"), "no curves in {page}");
+        let replayed = read(&["replay"]);
+        assert!(replayed.ends_with("\nEach verdict is the recorded one.\n"), "{replayed}");
+    });
+}
+
+#[test]
 fn a_fetch_that_is_not_possible_says_why() {
     scene(async |scene| {
         let _operator = scene.operator().await;

@@ -1,4 +1,5 @@
-//! Evidence of a job from the cluster: its status and its events. Loss curves are not stored in the cluster.
+//! Evidence of a job from the cluster: its status and its events, and the loss curves from its records if they were
+//! copied.
 
 use super::error::ClusterError;
 use super::session::Session;
@@ -6,11 +7,16 @@ use crate::exit;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
+use pawl_api::TrainingJob;
+use pawl_contract::record::FOLDER;
 use pawl_display::event::EventRecord;
-use pawl_display::report::evidence::Evidence;
+use pawl_display::report::evidence::{Evidence, FinishedLaunch};
+use pawl_local::state::{StateDir, records};
+use std::path::Path;
 
-/// Reads the evidence of the job `name`. Without permission to list events, the page has none.
-pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterError> {
+/// Reads the evidence of the job `name`, and its records in `copied`, or else in the directory of its name, where
+/// `kubectl pawl fetch` puts them. Without permission to list events, the page has none.
+pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Result<Evidence, ClusterError> {
     let mut job = session.job(name).await?;
     let status = job.status.take().unwrap_or_default();
     let events: Api<Event> = Api::namespaced(session.client.clone(), &session.namespace);
@@ -28,7 +34,27 @@ pub async fn gather(session: &Session, name: &str) -> Result<Evidence, ClusterEr
     let mut records: Vec<EventRecord> =
         events_of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
     records.sort_by_key(|record| record.time);
-    Ok(Evidence::new(job, status, records, Vec::new()))
+    let launches = launches(&job, copied)?;
+    Ok(Evidence::new(job, status, records, launches))
+}
+
+/// The launches in the records of `job`.
+fn launches(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<FinishedLaunch>, ClusterError> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let state = StateDir::found_in(copied.unwrap_or(Path::new(name)));
+    if !state.is_recorded() {
+        let Some(copied) = copied else { return Ok(Vec::new()) };
+        let problem = format!("--records {}: has no {FOLDER}: copy it with `kubectl pawl fetch`", copied.display());
+        return Err(ClusterError::Nothing(problem));
+    }
+    let recorded = records::load(&state).map_err(|error| ClusterError::File(error.to_string()))?;
+    // An earlier job of the same name may have been copied.
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    let (own, other): (Vec<_>, Vec<_>) = recorded.iter().partition(|record| record.begun.uid == uid);
+    if !other.is_empty() {
+        exit::say(&format_args!("note: {} has records of another job of this name", state.root().display()));
+    }
+    Ok(own.into_iter().flat_map(FinishedLaunch::recorded).collect())
 }
 
 /// The event for the report; `None` without a timestamp.

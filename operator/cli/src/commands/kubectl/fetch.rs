@@ -1,4 +1,6 @@
-//! `kubectl pawl fetch`: copies a checkpoint out of the cluster.
+//! `kubectl pawl fetch`: copies a checkpoint, and the records of the job, out of the cluster.
+
+mod records;
 
 use super::error::ClusterError;
 use super::session::Session;
@@ -12,6 +14,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, PodSecurity};
+use pawl_contract::record::FOLDER;
 use pawl_controller::names;
 use pawl_controller::objects::PodDefaults;
 use pawl_local::interrupt::Interrupts;
@@ -36,21 +39,24 @@ const NOT_THE_IMAGE: &str = "CreateContainerConfigError";
 pub struct Selection {
     /// The newest checkpoint instead of the best one.
     pub newest: bool,
+    /// Only the records.
+    pub records: bool,
+    /// The storage of a job that is gone: only its records are copied.
+    pub storage: Option<String>,
     /// Image of the pod.
     pub image: String,
 }
 
-/// Copies the checkpoint to `directory` and prints its path.
+/// Copies the checkpoint and the records to `directory`, and prints the path of the checkpoint, or else of the records.
 pub async fn fetch(
     session: &Session,
     name: &str,
     directory: &Path,
     selection: &Selection,
 ) -> Result<ExitCode, ClusterError> {
-    let job = session.job(name).await?;
-    let (location, checkpoint) = wanted(&job, selection.newest)?;
-    let target = directory.join(&checkpoint);
-    if target.exists() {
+    let (job, location, checkpoint) = selected(session, name, selection).await?;
+    let target = directory.join(checkpoint.as_deref().unwrap_or(FOLDER));
+    if checkpoint.is_some() && target.exists() {
         let problem = format!("{}: exists already: remove it, or choose another directory with -o", target.display());
         return Err(ClusterError::Nothing(problem));
     }
@@ -59,9 +65,10 @@ pub async fn fetch(
     let mut interrupts =
         Interrupts::listen().map_err(|error| ClusterError::File(format!("cannot handle signals: {error}")))?;
     let pod = create(session, &pods, &job, &location, &selection.image).await?;
-    exit::say(&format_args!("{pod}: reads {checkpoint} in {location}"));
+    let what = checkpoint.as_deref().unwrap_or("the records");
+    exit::say(&format_args!("{pod}: reads {what} in {location}"));
     let copied = tokio::select! {
-        copied = copy(session, &pods, &pod, &checkpoint, directory) => copied,
+        copied = copy_all(session, &pods, &pod, checkpoint.as_deref(), directory) => copied,
         signal = interrupts.next() => Err(ClusterError::File(format!("stopped by {signal}: nothing was copied"))),
     };
     let deleted = session.ask(session.request("delete", PODS), pods.delete(&pod, &DeleteParams::default())).await;
@@ -70,6 +77,42 @@ pub async fn fetch(
     }
     copied?;
     Ok(print(&format!("{}\n", target.display())))
+}
+
+/// The job, its storage, and the name of the checkpoint to copy, if one is.
+async fn selected(
+    session: &Session,
+    name: &str,
+    selection: &Selection,
+) -> Result<(TrainingJob, String, Option<String>), ClusterError> {
+    if let Some(storage) = &selection.storage {
+        let (job, location) = records::of_storage(session, name, storage)?;
+        return Ok((job, location, None));
+    }
+    let job = session.job(name).await?;
+    if selection.records {
+        let location = records::of_job(&job)?;
+        return Ok((job, location, None));
+    }
+    let (location, checkpoint) = wanted(&job, selection.newest)?;
+    Ok((job, location, Some(checkpoint)))
+}
+
+/// Copies the checkpoint, if there is one, and the records. A job that ran before there were records has none.
+async fn copy_all(
+    session: &Session,
+    pods: &Api<Pod>,
+    pod: &str,
+    checkpoint: Option<&str>,
+    directory: &Path,
+) -> Result<(), ClusterError> {
+    started(session, pods, pod).await?;
+    let Some(checkpoint) = checkpoint else { return records::copy(session, pods, pod, directory).await };
+    copy(session, pods, pod, checkpoint, directory).await?;
+    if let Err(error) = records::copy(session, pods, pod, directory).await {
+        exit::say(&format_args!("note: the records were not copied: {error}"));
+    }
+    Ok(())
 }
 
 /// Creates the pod that reads the checkpoints, and returns its name.
@@ -134,14 +177,19 @@ fn wanted(job: &TrainingJob, newest: bool) -> Result<(String, String), ClusterEr
             checkpoint.name
         )));
     }
-    let location = training.and_then(|training| training.storage.clone()).filter(|storage| storage != NO_STORAGE);
-    let Some(location) = location else {
+    let Some(location) = location(job) else {
         return Err(ClusterError::Nothing(format!(
             "TrainingJob {name:?} has no storage: its checkpoints were deleted with its pods\n  set \
              spec.train.checkpoint.storage, or checkpoints.defaultStorage of the chart"
         )));
     };
     Ok((location, training.map_or_else(String::new, |training| training.path(&checkpoint.name))))
+}
+
+/// The storage in which the job has trained.
+fn location(job: &TrainingJob) -> Option<String> {
+    let storage = job.status.as_ref()?.training.as_ref()?.storage.clone();
+    storage.filter(|storage| storage != NO_STORAGE)
 }
 
 /// Whether a name that a trainer has reported stays in the directory that it is joined to.
@@ -158,15 +206,8 @@ async fn copy(
     checkpoint: &str,
     directory: &Path,
 ) -> Result<(), ClusterError> {
-    started(session, pods, pod).await?;
     let file = |error: std::io::Error| ClusterError::File(format!("{}: {error}", directory.display()));
-    std::fs::create_dir_all(directory).map_err(file)?;
-    // In the same file system, so that the complete copy appears at once.
-    let partial = tempfile::Builder::new().prefix(".fetch-").tempdir_in(directory).map_err(file)?;
-    let command = ["/bin/pawl", "agent", "archive", "--", checkpoint];
-    let parameters = AttachParams::default().stdin(false).stdout(true).stderr(true);
-    let process = session.ask(session.request("get", EXEC), pods.exec(pod, command, &parameters)).await?;
-    let partial = receive(process, partial).await?;
+    let partial = archived(session, pods, pod, checkpoint, directory).await?;
     let copy = partial.path().join(checkpoint);
     if !copy.exists() {
         return Err(ClusterError::File(format!(
@@ -182,6 +223,24 @@ async fn copy(
         std::fs::create_dir_all(parent).map_err(file)?;
     }
     std::fs::rename(copy, target).map_err(file)
+}
+
+/// What is called `name` in the storage, in a temporary directory in `directory`.
+async fn archived(
+    session: &Session,
+    pods: &Api<Pod>,
+    pod: &str,
+    name: &str,
+    directory: &Path,
+) -> Result<TempDir, ClusterError> {
+    let file = |error: std::io::Error| ClusterError::File(format!("{}: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(file)?;
+    // In the same file system, so that the complete copy appears at once.
+    let partial = tempfile::Builder::new().prefix(".fetch-").tempdir_in(directory).map_err(file)?;
+    let command = ["/bin/pawl", "agent", "archive", "--", name];
+    let parameters = AttachParams::default().stdin(false).stdout(true).stderr(true);
+    let process = session.ask(session.request("get", EXEC), pods.exec(pod, command, &parameters)).await?;
+    receive(process, partial).await
 }
 
 /// Compares the copy with the hashes in its manifest, if it has one.

@@ -52,7 +52,9 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
         KubectlCommand::Replay { job, gates, output } => {
             replay::replay(&session().await?, &job.name, gates.as_deref(), output).await
         }
-        KubectlCommand::Report { job, out } => report::report(&session().await?, &job.name, out.as_deref()).await,
+        KubectlCommand::Report { job, out, records } => {
+            report::report(&session().await?, &job.name, out.as_deref(), records.as_deref()).await
+        }
         KubectlCommand::Search(SearchCommand::Export { job, export }) => {
             search::export(&session().await?, &job.name, &export).await
         }
@@ -67,9 +69,10 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
             let selection = logs::LogSelection { follow, tail, attempt, rank };
             logs::logs(&session().await?, &job.name, &selection).await
         }
-        KubectlCommand::Fetch { job, out, newest, image } => {
+        KubectlCommand::Fetch { job, out, newest, records, storage, image } => {
             let directory = out.unwrap_or_else(|| PathBuf::from(&job.name));
-            fetch::fetch(&session().await?, &job.name, &directory, &fetch::Selection { newest, image }).await
+            let selection = fetch::Selection { newest, records, storage, image };
+            fetch::fetch(&session().await?, &job.name, &directory, &selection).await
         }
         KubectlCommand::Preflight(arguments) => preflight::preflight(&cluster, &arguments).await,
         KubectlCommand::Completion { shell } => {

@@ -10,8 +10,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Writes the page and prints its path.
-pub async fn report(session: &Session, name: &str, out: Option<&Path>) -> Result<ExitCode, ClusterError> {
-    let page = report::render(&evidence::gather(session, name).await?);
+pub async fn report(
+    session: &Session,
+    name: &str,
+    out: Option<&Path>,
+    records: Option<&Path>,
+) -> Result<ExitCode, ClusterError> {
+    let page = report::render(&evidence::gather(session, name, records).await?);
     if out == Some(Path::new("-")) {
         return Ok(print(&page));
     }

@@ -1,0 +1,54 @@
+//! What outlives the state directory of a job: the records in its storage.
+
+use crate::scene::{Scene, stderr, stdout};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Runs a job with one phase, and removes everything but its storage. Returns the storage, and the status at the end.
+fn stored(scene: &Scene) -> (String, Value) {
+    let models = format!("file://{}", scene.path().join("models").display());
+    scene.write_job(|job| {
+        job["spec"]["phases"] = json!([{"name": "graph", "settings": {"compile": "Graph"}}]);
+        job["spec"]["trainer"]["podTemplate"] = json!({"env": [{"name": "TOKEN", "value": "secret-17"}]});
+        job["spec"]["train"]["checkpoint"]["storage"] = json!(models);
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
+    let status = scene.status();
+    let storage = status["training"]["storage"].as_str().unwrap().strip_prefix("file://").unwrap().to_owned();
+    fs::remove_dir_all(scene.path().join(".pawl")).unwrap();
+    fs::remove_file(scene.path().join("job.yaml")).unwrap();
+    (storage, status)
+}
+
+#[test]
+fn a_job_is_read_from_its_storage_alone() {
+    let scene = Scene::new();
+    let (storage, ended) = stored(&scene);
+    let read = scene.output(&["status", "--state", &storage, "--output", "json"]);
+    let read: Value = serde_json::from_slice(&read.stdout).unwrap();
+    assert_eq!(read["status"], ended);
+
+    let reported = scene.output(&["report", "--state", &storage]);
+    assert_eq!(stdout(&reported), "toy.html\n", "{}", stderr(&reported));
+    let page = fs::read_to_string(scene.path().join("toy.html")).unwrap();
+    for part in ["Training loss", "Validation loss", "graph: pair 1 of 3, control"] {
+        assert!(page.contains(part), "{part} is not in the report");
+    }
+    let replayed = scene.output(&["replay", "--state", &storage]);
+    assert!(stdout(&replayed).ends_with("\nEach verdict is the recorded one.\n"), "{}", stdout(&replayed));
+    let compared = scene.output(&["compare", &storage, &storage]);
+    assert!(compared.status.success() && stdout(&compared).contains("phase graph"), "{}", stderr(&compared));
+
+    let document = fs::read_to_string(format!("{storage}/.pawl/records/status.json")).unwrap();
+    assert!(document.contains("TOKEN") && !document.contains("secret-17"), "whoever may read the storage reads it");
+}
+
+#[test]
+fn a_storage_without_records_is_named() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.path().join("models/.pawl/records/attempts")).unwrap();
+    let output = scene.output(&["report", "--state", "models"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("models/.pawl/records/status.json"), "{}", stderr(&output));
+}
