@@ -38,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mesh_frames", run: targets::mesh::frames },
     Target { name: "mesh_hello", run: targets::mesh::hello },
     Target { name: "parquet", run: targets::data::parquet },
+    Target { name: "record", run: targets::results::record },
     Target { name: "state", run: targets::state::run },
     Target { name: "termination", run: targets::results::termination },
     Target { name: "tokenizer", run: targets::hugging_face::tokenizer },

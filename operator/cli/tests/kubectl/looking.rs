@@ -113,6 +113,30 @@ fn a_report_is_a_page_with_the_clusters_events_of_this_job_alone() {
 }
 
 #[test]
+fn a_report_has_the_curves_in_the_records_that_were_copied() {
+    const RECORD: &str = include_str!("../../../../tests/fuzz/corpus/record/trains");
+    let api = Api::start(|asked| match asked.path.as_str() {
+        "/api/v1/namespaces/team/events" => list(&[]),
+        _ => Answer::Json(job()),
+    });
+    let program = Program::new(&api);
+    let report = |more: &[&str]| program.pawl(&[&["report", "toy", "-o", "-"], more].concat());
+    let curves = |page: &str| page.contains("<h4>Training loss</h4>");
+    assert!(!curves(&report(&[]).out));
+    let folder = program.path().join("toy/.pawl/records/attempts");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("toy-3.jsonl"), RECORD.replace("7f3a", "11")).unwrap();
+    let printed = report(&[]);
+    assert!(curves(&printed.out) && printed.err.is_empty(), "{}", printed.err);
+    assert!(curves(&report(&["--records", "toy"]).out));
+    std::fs::write(folder.join("toy-3.jsonl"), RECORD).unwrap();
+    let printed = report(&[]);
+    assert!(!curves(&printed.out) && printed.err.contains("another job of this name"), "{}", printed.err);
+    let printed = report(&["--records", "nowhere"]);
+    assert!(printed.code == Some(2) && printed.err.contains("kubectl pawl fetch"), "{}", printed.err);
+}
+
+#[test]
 fn the_launches_in_a_status_are_judged_anew_and_nothing_is_written() {
     const LADDER: &str = include_str!("../../../../tests/device/ladders/slm-fp8.json");
     let recorded = || {

@@ -82,7 +82,7 @@ fn a_job_that_was_deleted_is_reported_and_replayed_from_its_storage() {
         let _operator = Operator::with_claims(scene).await;
         scene.apply(&small(|job| {
             job["spec"]["phases"] = json!([{"name": "fused", "settings": {"optimizerKernel": "Fused"}}]);
-            job["spec"]["analysis"] = json!({"minPairs": 1, "maxPairs": 1, "warmupSteps": 2, "windowSteps": 4});
+            job["spec"]["analysis"] = json!({"minPairs": 1, "maxPairs": 1, "warmupSteps": 2, "windowSteps": 20});
         }));
         let done = scene.complete("small", Duration::from_secs(300)).await;
         let training = status(&done).training.clone().unwrap();

@@ -1,9 +1,10 @@
-//! What pods report: termination messages, and the answers of agent 0.
+//! What pods report: termination messages, the answers of agent 0, and the records in a storage.
 
 use crate::parts::parts;
 use crate::story::Story;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::live::Attempt;
+use pawl_contract::record::{Entry, MAX_RECORD, Record, Text};
 use pawl_contract::report::{LaunchResult, MAX_TERMINATION_MESSAGE, fold, unfold};
 use pawl_decision::observed::{AttemptState, Ending};
 use std::sync::LazyLock;
@@ -25,6 +26,21 @@ pub fn termination(input: &[u8]) {
         unfold(&again).unwrap_or_else(|error| panic!("a termination message cannot be read: {error}: {again}"));
     }
     unfold_story(Story::new(&JOB, TrainingJobStatus::default()), input);
+}
+
+/// The record of an attempt, in a storage to which others write as well: it goes on, and what was read stays.
+pub fn record(input: &[u8]) {
+    let Ok(read) = Record::read(input) else { return };
+    let resumed = Text::resumed(Some(input.to_vec()), read.begun.clone());
+    if input.len() > MAX_RECORD / 64 {
+        return;
+    }
+    let again = Record::read(resumed.as_bytes()).unwrap_or_else(|error| panic!("a record that goes on {error}"));
+    assert_eq!((&again.launches, again.end), (&read.launches, None));
+    let mut text = Text::resumed(None, read.begun.clone());
+    read.launches.iter().for_each(|launch| text.add(&Entry::Launch(Box::new(launch.clone()))));
+    let again = Record::read(text.as_bytes()).unwrap_or_else(|error| panic!("a record that was written {error}"));
+    assert_eq!(again.launches, read.launches);
 }
 
 /// The body of the answer to `GET /attempt`, a line for each time the operator asks.
