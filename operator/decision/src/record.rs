@@ -49,8 +49,8 @@ pub fn document(job: &TrainingJob, status: &TrainingJobStatus) -> String {
     serde_json::to_string(&Document { format: FORMAT, job: &job, status }).unwrap_or_default()
 }
 
-/// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator would
-/// have written. An attempt that was stopped or lost has no end here: another one followed.
+/// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator has
+/// written then. An attempt that was stopped or lost has no end here: another one followed.
 pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Record]) -> TrainingJobStatus {
     let mut status = recorded.clone();
     for record in records {

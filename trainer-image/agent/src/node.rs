@@ -153,8 +153,8 @@ pub enum Event {
     },
     /// New progress of rank 0. Sent only by the agent that runs rank 0.
     Progress(Box<Progress>),
-    /// What the user may have to correct, while the launch still runs, or why the record of the attempt is not kept. Each
-    /// is sent once in an attempt, by the agent that runs rank 0.
+    /// What the user may have to correct, while the launch still runs, or why the record of the attempt is not kept.
+    /// Each is sent once in an attempt, by the agent that runs rank 0.
     Warning {
         /// Name of the launch.
         launch: String,

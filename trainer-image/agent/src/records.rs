@@ -1,8 +1,8 @@
 //! Keeps the records of a job ([`pawl_contract::record`]): agent 0 writes what the attempt runs and measures into the
 //! job's storage, as it becomes known.
 //!
-//! Nothing depends on them: a storage that cannot be written, or that does not answer, costs the attempt one warning and
-//! [`PATIENCE`] at its end. They are written between launches, on a thread of their own.
+//! Nothing depends on them: a storage that cannot be written, or that does not answer, costs the attempt one warning,
+//! and [`PATIENCE`] at its end. They are written between launches, on a thread of their own.
 
 use crate::files::read_bounded;
 use crate::node::{Event, Node};
