@@ -54,6 +54,7 @@ pub fn batch_job(name: &str) -> Job {
         pods: &pods,
         storage: &storage,
         avoided: &[],
+        record: None,
     });
     gang.metadata.name = Some(name.to_owned());
     gang.metadata.owner_references = None;
