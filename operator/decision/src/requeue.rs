@@ -4,7 +4,7 @@ use crate::attempt::{ending_until, facts_of, pending_since, queued_until, starti
 use crate::draft::Draft;
 use crate::launch::Work;
 use crate::lifecycle::deadline_at;
-use crate::observed::{AttemptState, Observed};
+use crate::observed::{AttemptState, Leaving, Observed};
 use crate::retry::after as later;
 use crate::search::next_late;
 use crate::step::Next;

@@ -1,6 +1,6 @@
 //! The guard of a training: windows slower than promised, and evaluations worse than the baseline.
 
-use crate::world::{World, done, ended, factors, noise, speed};
+use crate::world::{World, ended, factors};
 use pawl_api::status::{PhaseState, Purpose, Stage};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Validation;
