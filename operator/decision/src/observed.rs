@@ -132,7 +132,7 @@ pub enum WaitsFor {
 pub enum Leaving {
     /// Some of its ranks have ended by themselves, and the others follow: agents end together.
     Ending {
-        /// When the last of them ended.
+        /// When the first of them ended.
         since: Timestamp,
     },
     /// Its ranks were stopped.

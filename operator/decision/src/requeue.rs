@@ -31,7 +31,8 @@ pub(crate) fn after(draft: &Draft<'_>, observed: &Observed, next: &Next) -> Opti
 fn scheduled(draft: &Draft<'_>, observed: &Observed, attempt: &AttemptStatus) -> Option<Timestamp> {
     match facts_of(observed, &attempt.name)?.state {
         ref state if state.waits_in_turn() => {
-            Some(attempt).filter(|attempt| attempt.queued_since.is_none()).and_then(|attempt| queued_until(attempt, state))
+            let unreported = Some(attempt).filter(|attempt| attempt.queued_since.is_none());
+            unreported.and_then(|attempt| queued_until(attempt, state))
         }
         AttemptState::Pending { since, ref message, .. } => {
             let late = later(pending_since(attempt, since), draft.spec.lifecycle.scheduling_timeout.get().as_secs());

@@ -128,7 +128,7 @@ fn measured(verdict: &str, speedup: Option<&Speedup>) -> String {
     format!("{verdict}{}", figures.unwrap_or_default())
 }
 
-/// The settings in effect that any of the jobs sets.
+/// The settings in effect in which the jobs differ.
 fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compared> {
     let effective = entries.iter().zip(statuses).map(|(entry, status)| {
         let settings = status.effective_settings.clone();
@@ -143,7 +143,7 @@ fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compar
         name: name.clone(),
         values: sides.iter().map(|side| value(side, name)).collect(),
     };
-    names.into_iter().map(row).collect()
+    names.into_iter().map(row).filter(Compared::differs).collect()
 }
 
 /// What the trainings did.

@@ -7,7 +7,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::observed::Ending;
 use serde_json::json;
-use crate::training::{FACTORS, spec, training, trains, trained};
+use crate::training::{FACTORS, spec, trained};
 
 #[test]
 fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {

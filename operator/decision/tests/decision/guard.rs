@@ -8,7 +8,7 @@ use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::Ending;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use crate::training::{FACTORS, spec, training, trains, trained};
+use crate::training::{FACTORS, spec, trained, training, trains};
 
 #[test]
 fn slow_windows_add_up_each_counts_once_and_fast_ones_outweigh_them() {

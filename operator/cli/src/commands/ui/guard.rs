@@ -32,7 +32,7 @@ pub struct Hosts {
 impl Hosts {
     /// Those of a server at `address`, and `names`.
     pub fn new(address: SocketAddr, names: &[String]) -> Self {
-        Self { address, names: names.iter().map(|name| host(name).to_owned()).collect() }
+        Self { address, names: names.iter().map(|name| host(name).to_owned()).filter(|name| !name.is_empty()).collect() }
     }
 
     /// Whether a request with this `Host` header is answered, on any port: a tunnel may have another one.
@@ -97,7 +97,7 @@ mod tests {
     #[case::all_addresses_but_no_name("0.0.0.0:8080", "evil.example", false)]
     #[case::the_sixth_version("[::1]:8080", "[::1]:8080", true)]
     fn only_known_names_are_answered(#[case] listen: &str, #[case] header: &str, #[case] expected: bool) {
-        let hosts = Hosts::new(listen.parse().unwrap(), &["gpu.example:443".to_owned()]);
+        let hosts = Hosts::new(listen.parse().unwrap(), &["gpu.example:443".to_owned(), String::new()]);
         assert_eq!(hosts.allows(header), expected);
     }
 }

@@ -13,12 +13,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow.
+/// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow. Whether it can
+/// be read changes its ctime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {
     inode: u64,
     seconds: i64,
     nanoseconds: i64,
+    changed: (i64, i64),
     bytes: u64,
 }
 
@@ -26,8 +28,13 @@ impl Stamp {
     /// Of the file at `path`; `None` when it cannot be seen.
     fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
-        let (inode, bytes) = (found.ino(), found.len());
-        Some(Self { inode, seconds: found.mtime(), nanoseconds: found.mtime_nsec(), bytes })
+        Some(Self {
+            inode: found.ino(),
+            seconds: found.mtime(),
+            nanoseconds: found.mtime_nsec(),
+            changed: (found.ctime(), found.ctime_nsec()),
+            bytes: found.len(),
+        })
     }
 }
 

@@ -22,13 +22,16 @@ use pawl_local::state::{StateDir, StateError};
 use std::sync::Arc;
 use tokio::task::{JoinError, spawn_blocking};
 
+/// Most jobs beside each other.
+const MOST_COMPARED: usize = 20;
+
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 enum PageError {
     #[error(transparent)]
     Query(#[from] QueryError),
-    #[error("job: {0} named: name two or more, as in /compare?job=A&job=B")]
-    TooFew(usize),
+    #[error("job: {0} named: name 2 to {MOST_COMPARED}, as in /compare?job=A&job=B")]
+    Number(usize),
     #[error("job: \"{0}\": not in the list of jobs, or there are several of this name: choose it in the list")]
     Unknown(String),
     #[error("{0}: not a page: choose a job in the list")]
@@ -42,7 +45,7 @@ enum PageError {
 impl PageError {
     const fn status(&self) -> StatusCode {
         match self {
-            Self::Query(_) | Self::TooFew(_) => StatusCode::BAD_REQUEST,
+            Self::Query(_) | Self::Number(_) => StatusCode::BAD_REQUEST,
             Self::Unknown(_) | Self::NoPage(_) | Self::State(StateError::Absent { .. }) => StatusCode::NOT_FOUND,
             Self::State(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -144,8 +147,8 @@ async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) ->
 async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery) -> Page {
     let pairs = url::pairs(&query.unwrap_or_default());
     let keys: Vec<String> = pairs.into_iter().filter(|(name, _)| name == "job").map(|(_, key)| key).collect();
-    if keys.len() < 2 {
-        return Err(PageError::TooFew(keys.len()));
+    if !(2..=MOST_COMPARED).contains(&keys.len()) {
+        return Err(PageError::Number(keys.len()));
     }
     read(move || {
         let catalog = library.read();
