@@ -2,12 +2,13 @@
 //! its object.
 //!
 //! ```text
-//! <storage of the job>/.pawl/records/
+//! <storage of the job>/.pawl/_records/
 //!   status.json              the manifest and the status, as of the newest attempt that trains, or of the end
 //!   attempts/<name>.jsonl    one attempt: a line of JSON when it begins, one for each launch, one when it ends
 //! ```
 //!
-//! The folder is hidden: scripts look for checkpoints beside it. The text of an attempt only grows, and is bounded
+//! The folder is hidden: scripts look for checkpoints beside it. No job has its name, which is that of a directory of
+//! `pawl run` in `.pawl`. The text of an attempt only grows, and is bounded
 //! ([`MAX_RECORD`]); all of them together are bounded as well ([`MAX_RECORDS`], [`surplus`]). A line that cannot be
 //! read, as the last one of a writer that was killed, is skipped, and so are fields and kinds of lines of later
 //! versions.
@@ -34,15 +35,15 @@ pub use text::Text;
 
 use crate::attempt::AttemptEnd;
 use crate::measured::Validation;
-use crate::plan::{AttemptPlan, LaunchKind};
-use crate::report::{LossPoint, Report};
+use crate::plan::{AttemptPlan, LaunchKind, LaunchPlan};
+use crate::report::{LossPoint, Report, truncated};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The format that this version writes.
-pub const FORMAT: u32 = 1;
+/// The format of the record of an attempt that this version writes.
+pub const RECORD_FORMAT: u32 = 1;
 /// The folder of the records in the storage of a job.
-pub const FOLDER: &str = ".pawl/records";
+pub const FOLDER: &str = ".pawl/_records";
 /// Name of the manifest and the status in [`FOLDER`], and of the file by which an agent gets them, beside its plan.
 pub const STATUS: &str = "status.json";
 /// The folder of the attempts in [`FOLDER`].
@@ -51,6 +52,8 @@ pub const ATTEMPTS: &str = "attempts";
 pub const EXTENSION: &str = "jsonl";
 /// Maximum size of the record of an attempt, bytes.
 pub const MAX_RECORD: usize = 4 << 20;
+/// Longest description of the end of an attempt, bytes.
+pub const MAX_MESSAGE: usize = 512;
 /// Maximum size of all records of a job, bytes.
 pub const MAX_RECORDS: u64 = 64 << 20;
 /// Maximum size of the manifest and the status, bytes.
@@ -90,7 +93,7 @@ pub struct Begun {
     /// Seconds since 1970.
     #[serde(default)]
     pub time: u64,
-    /// What it runs; absent when it is very long.
+    /// What it runs; absent when it is very long, and when it is what the attempt ran before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<AttemptPlan>,
 }
@@ -99,7 +102,7 @@ impl Begun {
     /// The attempt `attempt` of `job`, of which nothing else is known.
     pub fn new(job: &str, attempt: &str) -> Self {
         let (job, attempt) = (job.to_owned(), attempt.to_owned());
-        Self { format: FORMAT, job, uid: String::new(), attempt, time: 0, plan: None }
+        Self { format: RECORD_FORMAT, job, uid: String::new(), attempt, time: 0, plan: None }
     }
 
     /// The attempt of `plan`, of the job with this unique identifier, that begins at `time`, seconds since 1970.
@@ -108,14 +111,9 @@ impl Begun {
         Self { uid, time, plan: fits.then(|| plan.clone()), ..Self::new(&plan.job, &plan.attempt) }
     }
 
-    /// Whether the attempt trains the model.
-    pub fn trains(&self) -> bool {
-        self.plan.iter().flat_map(|plan| &plan.launches).any(|launch| launch.kind == LaunchKind::Train)
-    }
-
-    /// Whether `other` is the same attempt of the same job with the same plan.
+    /// Whether `other` is the same attempt of the same job, whatever it runs.
     pub fn is_same(&self, other: &Self) -> bool {
-        (&self.job, &self.uid, &self.attempt, &self.plan) == (&other.job, &other.uid, &other.attempt, &other.plan)
+        (&self.job, &self.uid, &self.attempt) == (&other.job, &other.uid, &other.attempt)
     }
 }
 
@@ -136,6 +134,21 @@ pub struct Launched {
     pub evaluations: Vec<Validation>,
 }
 
+impl Launched {
+    /// This part of a launch with what is left of an `earlier` one: a launch that was stopped resumes from a
+    /// checkpoint, and what came after that is gone.
+    fn after(mut self, mut earlier: Self) -> Self {
+        let resumed = self.curve.first().map(|point| point.items);
+        let resumed = resumed.into_iter().chain(self.evaluations.first().map(|evaluation| evaluation.items)).min();
+        let resumed = resumed.unwrap_or(u64::MAX);
+        earlier.curve.retain(|point| point.items < resumed);
+        earlier.evaluations.retain(|evaluation| evaluation.items < resumed);
+        earlier.curve.append(&mut self.curve);
+        earlier.evaluations.append(&mut self.evaluations);
+        Self { curve: earlier.curve, evaluations: earlier.evaluations, ..self }
+    }
+}
+
 /// The end of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -150,15 +163,44 @@ pub struct Ended {
     pub message: String,
 }
 
+impl Ended {
+    /// The end of an attempt at `time`, seconds since 1970. Of `message`, [`MAX_MESSAGE`] bytes are kept.
+    pub fn new(time: u64, end: AttemptEnd, message: &str) -> Self {
+        Self { time, end, message: truncated(message, MAX_MESSAGE).to_owned() }
+    }
+}
+
 /// What a record contains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The attempt.
+    /// The attempt, as it began first.
     pub begun: Begun,
-    /// Its launches in the order of their ends, each once.
+    /// What it ran when it was resumed with another plan, oldest first.
+    pub later_plans: Vec<AttemptPlan>,
+    /// Its launches in the order of their ends, each once. The curve and the evaluations of one that was resumed are
+    /// those of all its parts.
     pub launches: Vec<Launched>,
     /// How it ended; `None` while it runs, and when its agent was killed.
     pub end: Option<Ended>,
+}
+
+/// The attempts that a job had begun by the text of its [`STATUS`]; 0 when it does not say so.
+///
+/// ```
+/// assert_eq!(pawl_contract::record::attempts_of(br#"{"format": 1, "status": {"attempts": 7}}"#), 7);
+/// ```
+pub fn attempts_of(status: &[u8]) -> u64 {
+    #[derive(Deserialize)]
+    struct Document {
+        #[serde(default)]
+        status: Status,
+    }
+    #[derive(Default, Deserialize)]
+    struct Status {
+        #[serde(default)]
+        attempts: u64,
+    }
+    serde_json::from_slice::<Document>(status).map_or(0, |document| document.status.attempts)
 }
 
 /// Error: a record cannot be read.
@@ -178,7 +220,7 @@ impl fmt::Display for RecordError {
         match self {
             Self::NoAttempt => f.write_str("is no record of an attempt: its first line says no attempt"),
             Self::Newer { found } => {
-                write!(f, "format {found}: this version reads up to {FORMAT}: update pawl to read it")
+                write!(f, "format {found}: this version reads up to {RECORD_FORMAT}: update pawl to read it")
             }
         }
     }
@@ -187,7 +229,7 @@ impl fmt::Display for RecordError {
 impl std::error::Error for RecordError {}
 
 impl Record {
-    /// Reads the text of a record. Of a launch that ran again, the last one counts. Lines that are not known are
+    /// Reads the text of a record. Of a launch that ran again, the last report counts. Lines that are not known are
     /// skipped.
     ///
     /// # Errors
@@ -196,21 +238,45 @@ impl Record {
         let lines = text.split(|byte| *byte == b'\n');
         let mut entries = lines.filter_map(|line| serde_json::from_slice::<Entry>(line).ok());
         let Some(Entry::Attempt(begun)) = entries.next() else { return Err(RecordError::NoAttempt) };
-        if begun.format > FORMAT {
+        if begun.format > RECORD_FORMAT {
             return Err(RecordError::Newer { found: begun.format });
         }
-        let mut record = Self { begun: *begun, launches: Vec::new(), end: None };
+        let mut record = Self { begun: *begun, later_plans: Vec::new(), launches: Vec::new(), end: None };
         for entry in entries {
             match entry {
                 // Its agent was started again: it has not ended.
-                Entry::Attempt(_) => record.end = None,
-                Entry::Launch(launch) => {
-                    record.launches.retain(|known| known.report.launch != launch.report.launch);
-                    record.launches.push(*launch);
+                Entry::Attempt(again) => {
+                    record.end = None;
+                    record.later_plans.extend(again.plan);
                 }
+                Entry::Launch(launch) => record.add(*launch),
                 Entry::End(end) => record.end = Some(end),
             }
         }
         Ok(record)
+    }
+
+    fn add(&mut self, launch: Launched) {
+        let earlier = self.launches.iter().position(|known| known.report.launch == launch.report.launch);
+        let earlier = earlier.map(|index| self.launches.remove(index));
+        self.launches.push(match earlier {
+            Some(earlier) => launch.after(earlier),
+            None => launch,
+        });
+    }
+
+    /// The newest plan that is known.
+    pub fn plan(&self) -> Option<&AttemptPlan> {
+        self.later_plans.last().or(self.begun.plan.as_ref())
+    }
+
+    /// All that it was to run, of the newest plan first.
+    pub fn planned(&self) -> impl Iterator<Item = &LaunchPlan> {
+        self.later_plans.iter().rev().chain(&self.begun.plan).flat_map(|plan| &plan.launches)
+    }
+
+    /// Whether the attempt trains the model.
+    pub fn trains(&self) -> bool {
+        self.planned().any(|launch| launch.kind == LaunchKind::Train)
     }
 }

@@ -10,8 +10,9 @@ use pawl_contract::report::LaunchResult;
 use pawl_contract::template::is_template;
 use serde::Serialize;
 
-/// The format that this version writes.
-pub const FORMAT: u32 = 1;
+/// The format of the manifest and the status of a job that this version writes, here and in the state directory of
+/// `pawl run`.
+pub const DOCUMENT_FORMAT: u32 = 1;
 
 /// Decisions after which the end of an attempt is evaluated.
 const ROUNDS: usize = 8;
@@ -46,7 +47,7 @@ pub fn document(job: &TrainingJob, status: &TrainingJobStatus) -> String {
         variable.value = variable.value.take().filter(|value| is_template(value));
     }
     // Its parts are read from JSON, so that they can be written.
-    serde_json::to_string(&Document { format: FORMAT, job: &job, status }).unwrap_or_default()
+    serde_json::to_string(&Document { format: DOCUMENT_FORMAT, job: &job, status }).unwrap_or_default()
 }
 
 /// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator has

@@ -4,6 +4,9 @@ use super::{MAX_EVALUATIONS, MAX_RECORD, MAX_RECORDS};
 use crate::attempt::AttemptName;
 use crate::measured::Validation;
 
+/// What is left of the records of a job when some are deleted, bytes: to choose them, all must be read.
+const LEFT: u64 = MAX_RECORDS / 4 * 3;
+
 /// A file with the record of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -16,7 +19,7 @@ pub struct Stored {
 }
 
 /// The attempts whose records are deleted, so that all of them and a new one of any size fit into [`MAX_RECORDS`]: the
-/// oldest ones that measured, then the oldest ones that trained.
+/// oldest ones that measured, then the oldest ones that trained. Where there is no room, some is made for several.
 ///
 /// ```
 /// use pawl_contract::record::{MAX_RECORDS, Stored, surplus};
@@ -28,10 +31,12 @@ pub struct Stored {
 pub fn surplus(mut stored: Vec<Stored>) -> Vec<String> {
     let mut total: u64 = stored.iter().map(|file| file.size).sum();
     stored.sort_by_key(|file| (file.trains, AttemptName::number_of(&file.attempt)));
-    let room = MAX_RECORDS - MAX_RECORD as u64;
     let mut deleted = Vec::new();
+    if total <= MAX_RECORDS - MAX_RECORD as u64 {
+        return deleted;
+    }
     for file in stored {
-        if total <= room {
+        if total <= LEFT {
             break;
         }
         total -= file.size;

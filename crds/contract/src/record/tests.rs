@@ -41,8 +41,8 @@ fn what_is_written_is_read() {
     let end = Ended { time: 30, end: AttemptEnd::LaunchFailed, message: "why".to_owned() };
     text.add(&Entry::End(end.clone()));
     let read = Record::read(text.as_bytes()).unwrap();
-    assert_eq!(read, Record { begun: begun("toy-1", "Train"), launches: launches.into(), end: Some(end) });
-    assert!(read.begun.trains() && !begun("toy-1", "Measure").trains());
+    let (begun, launches) = (begun("toy-1", "Train"), launches.into());
+    assert_eq!(read, Record { begun, later_plans: Vec::new(), launches, end: Some(end) });
 }
 
 #[test]
@@ -54,8 +54,49 @@ fn a_torn_line_costs_only_itself_and_the_record_goes_on() {
     resumed.add(&Entry::Launch(Box::new(launched("b", 2))));
     let read = Record::read(resumed.as_bytes()).unwrap();
     assert_eq!(read.launches, [launched("a", 1), launched("b", 2)]);
-    let again = Text::resumed(Some(resumed.as_bytes().to_vec()), begun("toy-1", "Measure"));
-    assert!(Record::read(again.as_bytes()).unwrap().launches.is_empty(), "another plan has another record");
+    let other = Begun { uid: "other".to_owned(), ..begun("toy-1", "Train") };
+    let other = Text::resumed(Some(resumed.as_bytes().to_vec()), other);
+    assert!(Record::read(other.as_bytes()).unwrap().launches.is_empty(), "another job has another record");
+}
+
+#[test]
+fn a_plan_is_kept_once_and_another_one_beside_it() {
+    let measured = Text::resumed(None, begun("toy-1", "Measure"));
+    assert!(!Record::read(measured.as_bytes()).unwrap().trains());
+    let again = |text: &Text, kind: &str| Text::resumed(Some(text.as_bytes().to_vec()), begun("toy-1", kind));
+    let same = again(&measured, "Measure");
+    let added = &same.as_bytes()[measured.as_bytes().len()..];
+    assert!(!String::from_utf8_lossy(added).contains("plan"), "the plan is there already");
+    let mut trained = again(&same, "Train");
+    trained.add(&Entry::Launch(Box::new(launched("l-1", 1))));
+    let read = Record::read(again(&trained, "Train").as_bytes()).unwrap();
+    assert_eq!((&read.later_plans[..], read.launches.len()), (&[plan("toy-1", "Train")][..], 1));
+    let kinds: Vec<_> = read.planned().map(|launch| launch.kind).collect();
+    assert!(kinds == [LaunchKind::Train, LaunchKind::Measure] && read.trains(), "{kinds:?}");
+}
+
+/// Items and loss of points, and items and loss of evaluations.
+fn part(points: &[(u64, f64)], evaluations: &[(u64, f64)]) -> Launched {
+    let evaluation = |&(items, loss): &(u64, f64)| Validation { items, metrics: [("loss".to_owned(), loss)].into() };
+    Launched {
+        curve: points.iter().map(|&(items, loss)| LossPoint { items, loss }).collect(),
+        evaluations: evaluations.iter().map(evaluation).collect(),
+        ..launched("a", 0)
+    }
+}
+
+#[test]
+fn a_launch_that_was_resumed_has_the_curve_of_all_its_parts() {
+    // Stopped at 30 items, resumed from a checkpoint at 20.
+    let stopped = part(&[(10, 0.9), (20, 0.8), (30, 9.0)], &[(10, 0.95), (28, 9.0)]);
+    let resumed = part(&[(25, 0.7), (40, 0.6)], &[(40, 0.65)]);
+    let read = Record::read(written(&[stopped.clone(), resumed]).as_bytes()).unwrap();
+    let whole = part(&[(10, 0.9), (20, 0.8), (25, 0.7), (40, 0.6)], &[(10, 0.95), (40, 0.65)]);
+    assert_eq!(read.launches, [whole]);
+    let read = Record::read(written(&[stopped.clone(), part(&[], &[])]).as_bytes()).unwrap();
+    assert_eq!(read.launches, [stopped], "it was stopped again before its first step");
+    let read = Record::read(written(&[part(&[(2, 0.9)], &[]), part(&[(2, 0.8)], &[])]).as_bytes()).unwrap();
+    assert_eq!(read.launches, [part(&[(2, 0.8)], &[])], "it began anew");
 }
 
 #[test]
@@ -87,6 +128,29 @@ fn a_record_is_bounded_and_keeps_the_reports_longer_than_the_curves() {
     let read = Record::read(text.as_bytes()).unwrap().launches;
     assert_eq!(read.len(), 100);
     assert!(!read[0].curve.is_empty() && read[99].curve.is_empty());
+}
+
+#[test]
+fn there_is_always_room_for_the_end() {
+    let mut text = written(&[]);
+    let mut add = |name: &str, message: String| {
+        let bare = launched(name, 0);
+        let report = Report { message, ..bare.report };
+        text.add(&Entry::Launch(Box::new(Launched { report, ..bare })));
+        text.as_bytes().len()
+    };
+    for number in 0..MAX_RECORD / 10_000 {
+        add(&format!("long-{number}"), "x".repeat(10_000));
+    }
+    for number in 0..100 {
+        add(&format!("short-{number}"), String::new());
+    }
+    assert_eq!(add("one-more-launch", String::new()), add("and-another-one", String::new()), "there is no room");
+    // Each of its characters takes six bytes in JSON.
+    let end = Ended::new(1, AttemptEnd::LaunchFailed, &"\u{1}".repeat(10_000));
+    text.add(&Entry::End(end.clone()));
+    assert_eq!(Record::read(text.as_bytes()).unwrap().end, Some(end));
+    assert!(text.as_bytes().len() <= MAX_RECORD);
 }
 
 #[test]

@@ -2,16 +2,26 @@
 
 use super::{Begun, Entry, Launched, MAX_RECORD, Record};
 
+/// Room that is left for the end of the attempt, bytes: its message may be six times as long in JSON.
+const END_ROOM: usize = 4 << 10;
+
 /// The text of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(Vec<u8>);
 
 impl Text {
     /// The text that goes on after what `earlier` contains, if that is a record of the attempt that `begun` begins;
-    /// else a new one.
-    pub fn resumed(earlier: Option<Vec<u8>>, begun: Begun) -> Self {
-        let same = |text: &Vec<u8>| Record::read(text).is_ok_and(|record| record.begun.is_same(&begun));
-        let mut text = Self(earlier.filter(same).unwrap_or_default());
+    /// else a new one. A plan that is there is not repeated.
+    pub fn resumed(earlier: Option<Vec<u8>>, mut begun: Begun) -> Self {
+        let read = |text: Vec<u8>| {
+            let record = Record::read(&text).ok().filter(|record| record.begun.is_same(&begun))?;
+            Some((text, record))
+        };
+        let mut text = Self::default();
+        if let Some((earlier, record)) = earlier.and_then(read) {
+            text = Self(earlier);
+            begun.plan = begun.plan.filter(|plan| record.plan() != Some(plan));
+        }
         if text.0.last().is_some_and(|last| *last != b'\n') {
             text.0.push(b'\n');
         }
@@ -22,22 +32,25 @@ impl Text {
     /// Adds a line. Where there is no room for a launch, it is added without its curve; a line for which there still
     /// is no room is left out.
     pub fn add(&mut self, entry: &Entry) {
-        let short = match entry {
-            Entry::Launch(launch) => Some(Entry::Launch(Box::new(Launched {
-                curve: Vec::new(),
-                evaluations: Vec::new(),
-                ..Launched::clone(launch)
-            }))),
-            Entry::Attempt(_) | Entry::End(_) => None,
-        };
-        for entry in std::iter::once(entry).chain(&short) {
-            let Ok(mut line) = serde_json::to_vec(entry) else { continue };
-            line.push(b'\n');
-            if self.0.len() + line.len() <= MAX_RECORD {
-                self.0.extend(line);
-                return;
-            }
+        if self.fits(entry) {
+            return;
         }
+        if let Entry::Launch(launch) = entry {
+            let (time, report) = (launch.time, launch.report.clone());
+            self.fits(&Entry::Launch(Box::new(Launched { time, report, curve: Vec::new(), evaluations: Vec::new() })));
+        }
+    }
+
+    /// Adds a line if there is room for it. Returns whether there was.
+    fn fits(&mut self, entry: &Entry) -> bool {
+        let Ok(mut line) = serde_json::to_vec(entry) else { return false };
+        line.push(b'\n');
+        let kept = if matches!(entry, Entry::End(_)) { 0 } else { END_ROOM };
+        let fits = self.0.len() + line.len() + kept <= MAX_RECORD;
+        if fits {
+            self.0.extend(line);
+        }
+        fits
     }
 
     /// The text.

@@ -34,7 +34,7 @@ fn trained() -> (World, Record) {
     let launches = plan.launches.iter().map(report).collect();
     let time = u64::try_from(world.now.as_second() + 60).unwrap();
     let end = Some(Ended { time, end: AttemptEnd::Complete, message: String::new() });
-    (world, Record { begun: Begun::planned(&plan, String::new(), 0), launches, end })
+    (world, Record { begun: Begun::planned(&plan, String::new(), 0), later_plans: Vec::new(), launches, end })
 }
 
 #[test]

@@ -61,9 +61,8 @@ impl FinishedLaunch {
     /// The launches of an attempt, from the record in the job's storage. Of a training, its curve has more points than
     /// that of the report.
     pub fn recorded(record: &Record) -> Vec<Self> {
-        let plans = || record.begun.plan.iter().flat_map(|plan| &plan.launches);
         let finished = |launched: &Launched| {
-            let plan = plans().find(|plan| plan.launch == launched.report.launch)?;
+            let plan = record.planned().find(|plan| plan.launch == launched.report.launch)?;
             let finer = plan.kind == LaunchKind::Train && launched.curve.len() > launched.report.losses.len();
             let losses = if finer { launched.curve.clone() } else { launched.report.losses.clone() };
             let reported = Self::reported(&record.begun.attempt, plan, &launched.report);

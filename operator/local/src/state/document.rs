@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
 
-pub use pawl_decision::record::FORMAT;
+pub use pawl_decision::record::DOCUMENT_FORMAT;
 
 /// The status document of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ impl Document {
     /// The document of a new job.
     pub fn new(job: TrainingJob) -> Self {
         let mut document =
-            Self { format: FORMAT, spec_hash: spec_hash(&job), job, status: TrainingJobStatus::default() };
+            Self { format: DOCUMENT_FORMAT, spec_hash: spec_hash(&job), job, status: TrainingJobStatus::default() };
         document.job.status = None;
         document.job.metadata.generation = Some(1);
         document.job.metadata.uid = Some(uuid::Uuid::new_v4().to_string());
@@ -78,8 +78,8 @@ impl Document {
             remove: state.root().to_owned(),
         };
         let header: Header = serde_json::from_slice(&bytes).map_err(corrupt)?;
-        if header.format > FORMAT {
-            return Err(StateError::Newer { path, found: header.format, known: FORMAT });
+        if header.format > DOCUMENT_FORMAT {
+            return Err(StateError::Newer { path, found: header.format, known: DOCUMENT_FORMAT });
         }
         serde_json::from_slice(&bytes).map(Some).map_err(corrupt)
     }

@@ -3,7 +3,7 @@
 use super::document::Document;
 use super::{StateDir, StateError};
 use pawl_contract::attempt::AttemptName;
-use pawl_contract::record::{EXTENSION, FORMAT, MAX_RECORD, Record, RecordError};
+use pawl_contract::record::{EXTENSION, MAX_RECORD, RECORD_FORMAT, Record, RecordError};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
@@ -29,7 +29,9 @@ pub fn load(state: &StateDir) -> Result<Vec<Record>, StateError> {
         match Record::read(&read(&path)?) {
             Ok(record) => records.push(record),
             Err(RecordError::NoAttempt) => {}
-            Err(RecordError::Newer { found }) => return Err(StateError::Newer { path, found, known: FORMAT }),
+            Err(RecordError::Newer { found }) => {
+                return Err(StateError::Newer { path, found, known: RECORD_FORMAT });
+            }
         }
     }
     records.sort_by_key(|record| AttemptName::number_of(&record.begun.attempt));
@@ -66,7 +68,7 @@ mod tests {
     #[test]
     fn records_are_found_in_a_storage_and_read_in_order() {
         let directory = tempfile::tempdir().unwrap();
-        let state = StateDir::new(directory.path().join(".pawl/records"));
+        let state = StateDir::new(directory.path().join(".pawl/_records"));
         assert_eq!(StateDir::found_in(directory.path()).root(), directory.path());
         fs::create_dir_all(state.attempts()).unwrap();
         let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
@@ -94,7 +96,7 @@ mod tests {
         let state = StateDir::new(directory.path());
         fs::create_dir(state.attempts()).unwrap();
         let mut text = Text::default();
-        text.add(&Entry::Attempt(Box::new(Begun { format: FORMAT + 1, ..Begun::new("toy", "toy-1") })));
+        text.add(&Entry::Attempt(Box::new(Begun { format: RECORD_FORMAT + 1, ..Begun::new("toy", "toy-1") })));
         fs::write(state.attempts().join("toy-1.jsonl"), text.as_bytes()).unwrap();
         let error = load(&state).unwrap_err().to_string();
         assert!(error.contains("toy-1.jsonl"), "{error}");
