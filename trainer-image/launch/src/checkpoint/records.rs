@@ -1,7 +1,9 @@
 //! The records of a job in its storage ([`pawl_contract::record`]).
 
 use super::storage::{Fetched, Storage, StorageError};
-use pawl_contract::record::{ATTEMPTS, EXTENSION, FOLDER, MAX_RECORD, Record, STATUS, Stored, surplus};
+use pawl_contract::record::{
+    ATTEMPTS, EXTENSION, FOLDER, MAX_RECORD, MAX_STATUS, Record, STATUS, Stored, attempts_of, surplus,
+};
 
 /// Blocking access to the records of one job. Must not be used on a thread that runs asynchronous tasks.
 #[derive(Debug)]
@@ -23,7 +25,19 @@ impl Records {
     /// # Errors
     /// [`StorageError`].
     pub fn write_status(&self, text: Vec<u8>) -> Result<(), StorageError> {
-        self.storage.put(&format!("{FOLDER}/{STATUS}"), text)
+        self.storage.put(&status(), text)
+    }
+
+    /// As [`Self::write_status`], unless what is there is of a later attempt. Attempts may run side by side, and an
+    /// agent that starts late has a status that does not know of all of them.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn write_newer_status(&self, text: Vec<u8>) -> Result<(), StorageError> {
+        match self.storage.fetch(&status(), MAX_STATUS)? {
+            Some(Fetched::Bytes(there)) if attempts_of(&there) > attempts_of(&text) => Ok(()),
+            Some(Fetched::Bytes(_) | Fetched::Larger(_)) | None => self.write_status(text),
+        }
     }
 
     /// The record of an attempt; `None` when there is none, or one that is too large to be one.
@@ -62,10 +76,15 @@ impl Records {
         }
         for file in &mut stored {
             let record = self.read(&file.attempt)?.and_then(|text| Record::read(&text).ok());
-            file.trains = record.is_some_and(|record| record.begun.trains());
+            // What cannot be read, as of a later version, may be the training.
+            file.trains = record.is_none_or(|record| record.trains());
         }
         surplus(stored).iter().try_for_each(|attempt| self.storage.delete(&key(attempt)))
     }
+}
+
+fn status() -> String {
+    format!("{FOLDER}/{STATUS}")
 }
 
 fn key(attempt: &str) -> String {
@@ -75,7 +94,7 @@ fn key(attempt: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::record::MAX_RECORDS;
+    use pawl_contract::record::{Begun, Entry, MAX_RECORDS, Text};
 
     #[test]
     fn what_is_written_is_read_and_the_oldest_leave_when_there_is_no_room() {
@@ -84,16 +103,51 @@ mod tests {
         assert_eq!(records.read("toy-1").unwrap(), None);
         records.make_room("toy-1").unwrap();
         records.write_status(b"{}".to_vec()).unwrap();
-        assert_eq!(std::fs::read(dir.path().join(".pawl/records/status.json")).unwrap(), b"{}");
+        assert_eq!(std::fs::read(dir.path().join(".pawl/_records/status.json")).unwrap(), b"{}");
         for name in ["toy-2", "toy-10"] {
             records.write(name, b"x\n".to_vec()).unwrap();
         }
         assert_eq!(records.read("toy-2").unwrap().unwrap(), b"x\n");
         // A file with holes takes no space.
-        let file = dir.path().join(".pawl/records/attempts/toy-10.jsonl");
+        let file = dir.path().join(".pawl/_records/attempts/toy-10.jsonl");
         std::fs::File::options().write(true).open(&file).unwrap().set_len(MAX_RECORDS).unwrap();
         records.make_room("toy-11").unwrap();
-        let left = records.storage.sizes(".pawl/records/attempts").unwrap();
+        let left = records.storage.sizes(".pawl/_records/attempts").unwrap();
         assert!(left.is_empty(), "the older one is deleted first, and was not enough: {left:?}");
+    }
+
+    #[test]
+    fn an_agent_that_starts_late_does_not_replace_the_status_of_a_later_attempt() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(&dir.path().to_string_lossy()).unwrap();
+        let file = dir.path().join(FOLDER).join(STATUS);
+        let of = |attempts: u64| format!("{{\"status\":{{\"attempts\":{attempts}}}}}").into_bytes();
+        for (attempts, left) in [(4, 4), (5, 5), (4, 5), (6, 6)] {
+            records.write_newer_status(of(attempts)).unwrap();
+            assert_eq!(std::fs::read(&file).unwrap(), of(left));
+        }
+        std::fs::write(&file, "torn").unwrap();
+        records.write_newer_status(of(1)).unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), of(1));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_stays_longer_than_those_that_measured() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(&dir.path().to_string_lossy()).unwrap();
+        records.write("toy-1", b"of a later version\n".to_vec()).unwrap();
+        for number in 2..=17 {
+            let (name, mut text) = (format!("toy-{number}"), Text::default());
+            text.add(&Entry::Attempt(Box::new(Begun::new("toy", &name))));
+            records.write(&name, text.as_bytes().to_vec()).unwrap();
+            // A file with holes takes no space.
+            let file = dir.path().join(key(&name));
+            std::fs::File::options().write(true).open(&file).unwrap().set_len(MAX_RECORD as u64).unwrap();
+        }
+        records.make_room("toy-18").unwrap();
+        let left = records.storage.sizes(&format!("{FOLDER}/{ATTEMPTS}")).unwrap();
+        let names: Vec<&str> = left.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(names.contains(&"toy-1.jsonl") && !names.contains(&"toy-6.jsonl"), "{names:?}");
+        assert_eq!(names.len(), 12, "there is room for several: {names:?}");
     }
 }
