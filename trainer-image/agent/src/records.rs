@@ -2,7 +2,11 @@
 //! job's storage, as it becomes known.
 //!
 //! Nothing depends on them: a storage that cannot be written, or that does not answer, costs the attempt one warning,
-//! and [`PATIENCE`] at its end. They are written between launches, on a thread of their own.
+//! and a wait at its end, [`PATIENCE`] or [`STOPPED_PATIENCE`]. A thread of their own writes them, when a launch begins
+//! and when it ends.
+//!
+//! A write that is no longer waited for is not withdrawn: as long as the process lives, a storage that answers again
+//! gets what was to be written then, also in place of something newer that another process has written since.
 
 use crate::files::read_bounded;
 use crate::node::{Event, Node};
@@ -22,8 +26,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 
-/// How long the end of an attempt waits for the storage: less than the agent of a pod has for its report.
+/// How long the end of an attempt waits for the storage.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// The same of an attempt that was stopped: its results are reported only then, and its pod is killed soon.
+const STOPPED_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why records are not kept.
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +40,13 @@ pub enum RecordsError {
     /// The storage does not answer.
     #[error(
         "checkpoint storage {storage}: no answer within {} s: check the network, the mount and its server",
-        PATIENCE.as_secs()
+        .waited.as_secs()
     )]
     Late {
         /// The storage.
         storage: String,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// No thread can be started.
     #[error(transparent)]
@@ -48,7 +56,7 @@ pub enum RecordsError {
 /// Writes the manifest and the status of a job, as JSON, to the records in its storage, URL or path.
 ///
 /// # Errors
-/// [`RecordsError`]. A storage that does not answer may still be written later.
+/// [`RecordsError`]. A storage that does not answer may still be written later, by then with an older status.
 pub async fn keep_status(storage: &str, text: Vec<u8>) -> Result<(), RecordsError> {
     let (sender, written) = oneshot::channel();
     let url = storage.to_owned();
@@ -58,7 +66,7 @@ pub async fn keep_status(storage: &str, text: Vec<u8>) -> Result<(), RecordsErro
     })?;
     match tokio::time::timeout(PATIENCE, written).await {
         Ok(Ok(written)) => Ok(written?),
-        Ok(Err(_)) | Err(_) => Err(RecordsError::Late { storage: storage.to_owned() }),
+        Ok(Err(_)) | Err(_) => Err(RecordsError::Late { storage: storage.to_owned(), waited: PATIENCE }),
     }
 }
 
@@ -74,7 +82,7 @@ pub(crate) struct Recorder {
     storage: String,
 }
 
-/// What was seen of the running launch.
+/// What was seen of the running launch; until there is one, of the last one of the plan.
 struct Seen {
     launch: String,
     items: u64,
@@ -131,7 +139,8 @@ impl Recorder {
             writer.run(&read, &found);
             let _ = end.send(());
         })?;
-        let seen = Mutex::new(Seen::of(""));
+        let last = plan.launches.last().map_or("", |launch| launch.launch.as_str());
+        let seen = Mutex::new(Seen::of(last));
         Ok(Self { lines, seen, problem, done, storage: node.checkpoints.clone() })
     }
 
@@ -153,18 +162,20 @@ impl Recorder {
         Some(warning(&self.seen.lock().launch, &problem))
     }
 
-    /// Ends the record. Returns a warning if it is found not to be kept.
+    /// Ends the record, also of an attempt whose launches have all run in an earlier life. Returns a warning if it is
+    /// found not to be kept.
     pub(crate) async fn finish(self, end: AttemptEnd, message: &str) -> Option<Event> {
         let launch = self.seen.lock().launch.clone();
         if launch.is_empty() {
             return None;
         }
-        self.write(Some(Entry::End(Ended { time: now(), end, message: message.to_owned() })));
+        self.write(Some(Entry::End(Ended::new(now(), end, message))));
         let Self { lines, problem, done, storage, .. } = self;
         drop(lines);
-        let late = tokio::time::timeout(PATIENCE, done).await.is_err();
+        let waited = if end == AttemptEnd::Stopped { STOPPED_PATIENCE } else { PATIENCE };
+        let late = tokio::time::timeout(waited, done).await.is_err();
         let found = problem.lock().take();
-        let found = found.or_else(|| late.then_some(RecordsError::Late { storage }));
+        let found = found.or_else(|| late.then_some(RecordsError::Late { storage, waited }));
         found.map(|problem| warning(&launch, &problem))
     }
 
@@ -227,7 +238,7 @@ impl Writer {
             None => {
                 records.make_room(attempt)?;
                 let status = self.status.as_ref().and_then(|path| read_bounded(path, MAX_STATUS).ok());
-                status.map_or(Ok(()), |status| records.write_status(status))?;
+                status.map_or(Ok(()), |status| records.write_newer_status(status))?;
                 self.text.insert(Text::resumed(records.read(attempt)?, self.begun.clone()))
             }
         };

@@ -91,7 +91,7 @@ pub(crate) fn directory(storage: &str) -> Option<PathBuf> {
 }
 
 /// Whether nothing has been written to `place` yet. What a proof has left that did not end counts as nothing, and so do
-/// the records, of which nobody needs to know that they could be written.
+/// the records: they are small, so that they fit into a storage that is almost full.
 fn is_unused(place: &Path) -> bool {
     let names = |place: &Path| std::fs::read_dir(place).into_iter().flatten().filter_map(Result::ok);
     let records = Path::new(FOLDER);
@@ -171,7 +171,7 @@ mod tests {
     fn records_do_not_prove_that_checkpoints_can_be_written() {
         let dir = tempfile::tempdir().unwrap();
         assert!(is_unused(&dir.path().join("missing")) && is_unused(dir.path()));
-        std::fs::create_dir_all(dir.path().join(".pawl/records/attempts")).unwrap();
+        std::fs::create_dir_all(dir.path().join(".pawl/_records/attempts")).unwrap();
         assert!(is_unused(dir.path()));
         std::fs::write(dir.path().join(".pawl/diverged"), "").unwrap();
         assert!(!is_unused(dir.path()));

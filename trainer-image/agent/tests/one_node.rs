@@ -510,6 +510,38 @@ async fn the_record_of_an_attempt_is_in_the_storage() {
 }
 
 #[tokio::test]
+async fn the_record_of_an_attempt_ends_when_all_has_run_in_an_earlier_life() {
+    let dir = tempdir().unwrap();
+    let plan = plan(1, 1, &["a"], "done_well");
+    run_alone(dir.path(), &plan).await;
+    let storage = dir.path().join("checkpoints");
+    std::fs::remove_dir_all(storage.join(record::FOLDER)).unwrap();
+    run_alone(dir.path(), &plan).await;
+    assert_eq!(record(&storage).end.unwrap().end, AttemptEnd::Complete);
+}
+
+/// Whoever opens a pipe to which nobody writes waits, as at a mount whose server is gone.
+#[tokio::test]
+async fn what_was_stopped_is_reported_soon_though_its_storage_does_not_answer() {
+    let dir = tempdir().unwrap();
+    let folder = dir.path().join("checkpoints").join(record::FOLDER).join(record::ATTEMPTS);
+    std::fs::create_dir_all(&folder).unwrap();
+    assert!(Command::new("mkfifo").arg(folder.join("job-1.jsonl")).status().unwrap().success());
+    let agent = alone(dir.path(), &plan(1, 1, &["a"], TRAINS));
+    agent.sees("a/up-0").await;
+    let events = std::sync::Arc::clone(&agent.events);
+    let asked = Instant::now();
+    agent.stop.send(Stop::Gracefully).unwrap();
+    assert_eq!(agent.result().await.end, AttemptEnd::Stopped);
+    let waited = asked.elapsed();
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    let late = |message: &str| message.contains("no answer within 1 s");
+    let events = events.lock().unwrap();
+    let warned = |event: &Event| matches!(event, Event::Warning { message, .. } if late(message));
+    assert!(events.iter().any(|(_, event)| warned(event)), "{events:?}");
+}
+
+#[tokio::test]
 async fn a_record_that_cannot_be_kept_is_one_warning() {
     let dir = tempdir().unwrap();
     let file = dir.path().join("file");
