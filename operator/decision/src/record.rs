@@ -7,7 +7,6 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::attempt::AttemptEnd;
 use pawl_contract::record::Record;
 use pawl_contract::report::LaunchResult;
-use pawl_contract::template::is_template;
 use serde::Serialize;
 
 /// The format of the manifest and the status of a job that this version writes, here and in the state directory of
@@ -24,15 +23,18 @@ struct Document<'a> {
     status: &'a TrainingJobStatus,
 }
 
-/// The document of a job, as JSON. Whoever may read the storage reads it: it has no values of environment variables,
-/// but for those with placeholders of settings, and no annotations, which may repeat the manifest.
+/// The document of a job, as JSON. Whoever may read the storage reads it: it has no values of environment variables and
+/// no annotations, neither of the job, which may repeat the manifest, nor of its pods.
 ///
 /// ```
 /// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
 ///     "metadata": {"name": "toy"},
 ///     "spec": {
 ///         "workload": {"name": "ups"},
-///         "trainer": {"podTemplate": {"env": [{"name": "TOKEN", "value": "secret"}]}},
+///         "trainer": {"podTemplate": {
+///             "env": [{"name": "TOKEN", "value": "secret-$(settings.batchPerGpu)"}],
+///             "annotations": {"example.com/key": "secret"},
+///         }},
 ///     },
 /// }))?;
 /// let text = pawl_decision::record::document(&job, &Default::default());
@@ -43,9 +45,9 @@ pub fn document(job: &TrainingJob, status: &TrainingJobStatus) -> String {
     let mut job = job.clone();
     job.status = None;
     (job.metadata.managed_fields, job.metadata.annotations) = (None, None);
-    for variable in &mut job.spec.trainer.pod_template.env {
-        variable.value = variable.value.take().filter(|value| is_template(value));
-    }
+    let template = &mut job.spec.trainer.pod_template;
+    template.annotations.clear();
+    template.env.iter_mut().for_each(|variable| variable.value = None);
     // Its parts are read from JSON, so that they can be written.
     serde_json::to_string(&Document { format: DOCUMENT_FORMAT, job: &job, status }).unwrap_or_default()
 }
