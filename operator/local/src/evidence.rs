@@ -14,8 +14,8 @@ use std::path::Path;
 /// # Errors
 /// [`StateError::Absent`] when no job ran there, another [`StateError`] when its files cannot be read.
 pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
-    let document = records::document(state)?;
-    let mut launches: Vec<_> = records::load(state)?.iter().flat_map(FinishedLaunch::recorded).collect();
+    let (document, recorded) = records::read(state)?;
+    let mut launches: Vec<_> = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
     for record in attempts::load(state)? {
         let plans: BTreeMap<&str, &LaunchPlan> =
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();

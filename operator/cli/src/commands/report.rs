@@ -24,9 +24,9 @@ pub fn report(args: &StateArgs, out: Option<&Path>) -> ExitCode {
         return print(&page);
     }
     // The storage of a job may be mounted read-only, and its records are in a hidden folder.
-    let usual = || match state.is_recorded() {
-        true => PathBuf::from(format!("{}.html", evidence.name())),
-        false => state.report(),
+    let usual = || match state.storage() {
+        Some(_) => PathBuf::from(format!("{}.html", evidence.name())),
+        None => state.report(),
     };
     let path = out.map_or_else(usual, Path::to_owned);
     match write_atomic(&path, page.as_bytes()) {

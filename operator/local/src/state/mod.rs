@@ -75,12 +75,14 @@ fn tighten(path: &Path, mode: u32) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir {
     root: PathBuf,
+    /// The storage of a job, if this is the folder of its records there.
+    storage: Option<PathBuf>,
 }
 
 impl StateDir {
     /// The state directory at `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), storage: None }
     }
 
     /// The default state directory of `job`: `.pawl/<job>` under the current directory.
@@ -90,13 +92,19 @@ impl StateDir {
 
     /// The state in `directory`: a state directory, or the storage of a job, whose records are one.
     pub fn found_in(directory: &Path) -> Self {
-        let (state, records) = (Self::new(directory), Self::new(directory.join(FOLDER)));
+        let state = Self::new(directory);
+        let records = Self { root: directory.join(FOLDER), storage: Some(directory.to_owned()) };
         if !state.status().exists() && records.root.is_dir() { records } else { state }
     }
 
-    /// Whether this is the folder of the records in the storage of a job.
-    pub fn is_recorded(&self) -> bool {
-        self.root.ends_with(FOLDER)
+    /// The storage of a job, if this is the folder of its records there: no `pawl run` uses it as its state.
+    pub fn storage(&self) -> Option<&Path> {
+        self.storage.as_deref()
+    }
+
+    /// Whether a `pawl run` has used the directory.
+    pub fn has_run(&self) -> bool {
+        self.lock_file().exists() || self.events().exists()
     }
 
     /// Creates the directory and its subdirectories, verifies that it is writable, and makes its path absolute.
@@ -106,7 +114,7 @@ impl StateDir {
     pub fn prepare(&self) -> Result<Self, StateError> {
         create_private(&self.root).map_err(StateError::unusable(&self.root))?;
         let root = fs::canonicalize(&self.root).map_err(StateError::unusable(&self.root))?;
-        let state = Self { root };
+        let state = Self { root, storage: None };
         for directory in [state.attempts(), state.checkpoints(), state.data()] {
             create_private(&directory).map_err(StateError::unusable(&directory))?;
         }
@@ -130,7 +138,11 @@ impl StateDir {
     /// [`StateError::Locked`] when another process holds it, [`StateError::Unusable`] when the lock file cannot be
     /// written.
     pub fn lock(&self) -> Result<Lock, StateError> {
-        lock::take(&self.root.join("pawl.lock"))
+        lock::take(&self.lock_file())
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.root.join("pawl.lock")
     }
 
     /// The directory itself.

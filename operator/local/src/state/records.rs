@@ -6,7 +6,7 @@ use pawl_contract::attempt::AttemptName;
 use pawl_contract::record::{EXTENSION, MAX_RECORD, RECORD_FORMAT, Record, RecordError};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The records of the attempts in `state`, oldest first; none in the state directory of a `pawl run`, which has more
 /// than they contain. Files that are no records are skipped.
@@ -14,19 +14,9 @@ use std::path::Path;
 /// # Errors
 /// [`StateError::Unusable`] when a file cannot be read, [`StateError::Newer`] when one is of a later format.
 pub fn load(state: &StateDir) -> Result<Vec<Record>, StateError> {
-    let folder = state.attempts();
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(StateError::Unusable { path: folder, source }),
-    };
     let mut records = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(StateError::unusable(&folder))?.path();
-        if path.extension().is_none_or(|extension| extension != EXTENSION) {
-            continue;
-        }
-        match Record::read(&read(&path)?) {
+    for path in files(state)? {
+        match Record::read(&text(&path)?) {
             Ok(record) => records.push(record),
             Err(RecordError::NoAttempt) => {}
             Err(RecordError::Newer { found }) => {
@@ -39,24 +29,48 @@ pub fn load(state: &StateDir) -> Result<Vec<Record>, StateError> {
 }
 
 /// The beginning of a file, as much as a record may have.
-fn read(path: &Path) -> Result<Vec<u8>, StateError> {
+fn text(path: &Path) -> Result<Vec<u8>, StateError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_RECORD as u64).read_to_end(&mut text));
     read.map_err(StateError::unusable(path))?;
     Ok(text)
 }
 
-/// The job in `state`, whose status contains what attempts have recorded since it was written.
+/// The job in `state`, whose status contains what attempts have recorded since it was written, and their records.
 ///
 /// # Errors
 /// As [`Document::load_existing`] and [`load`].
-pub fn document(state: &StateDir) -> Result<Document, StateError> {
+pub fn read(state: &StateDir) -> Result<(Document, Vec<Record>), StateError> {
     let mut document = Document::load_existing(state)?;
     let records = load(state)?;
     if !records.is_empty() {
         document.status = pawl_decision::record::completed(&document.job, &document.status, &records);
     }
-    Ok(document)
+    Ok((document, records))
+}
+
+/// The job of [`read`] alone.
+///
+/// # Errors
+/// As [`read`].
+pub fn document(state: &StateDir) -> Result<Document, StateError> {
+    read(state).map(|(document, _)| document)
+}
+
+/// The files in which `state` has records of attempts, in no order.
+///
+/// # Errors
+/// [`StateError::Unusable`] when they cannot be listed.
+pub fn files(state: &StateDir) -> Result<Vec<PathBuf>, StateError> {
+    let folder = state.attempts();
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(StateError::Unusable { path: folder, source }),
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>();
+    let paths = paths.map_err(StateError::unusable(&folder))?;
+    Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)).collect())
 }
 
 #[cfg(test)]
@@ -69,7 +83,8 @@ mod tests {
     fn records_are_found_in_a_storage_and_read_in_order() {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::new(directory.path().join(".pawl/_records"));
-        assert_eq!(StateDir::found_in(directory.path()).root(), directory.path());
+        let found = StateDir::found_in(directory.path());
+        assert_eq!((found.root(), found.storage()), (directory.path(), None));
         fs::create_dir_all(state.attempts()).unwrap();
         let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
             "spec": {"workload": {"name": "ups"}}});
@@ -83,11 +98,23 @@ mod tests {
         fs::write(state.attempts().join("torn.jsonl"), "{\"att").unwrap();
         fs::write(state.attempts().join("notes.txt"), "").unwrap();
         let found = StateDir::found_in(directory.path());
-        assert!(found == state && found.is_recorded());
+        assert_eq!((found.root(), found.storage()), (state.root(), Some(directory.path())));
         let names: Vec<_> = load(&found).unwrap().into_iter().map(|record| record.begun.attempt).collect();
         assert_eq!(names, ["toy-2", "toy-10"]);
         let read = document(&found).unwrap();
         assert_eq!((read.name(), read.status.stage.to_string().as_str()), ("toy", "Complete"));
+    }
+
+    #[test]
+    fn a_job_that_is_called_records_is_no_record() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path().join(".pawl/records")).prepare().unwrap();
+        assert!(!state.has_run());
+        let _lock = state.lock().unwrap();
+        let found = StateDir::found_in(directory.path());
+        assert_eq!((found.root(), found.storage()), (directory.path(), None));
+        let found = StateDir::found_in(state.root());
+        assert!(found.storage().is_none() && found.has_run());
     }
 
     #[test]
