@@ -99,8 +99,8 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let attempts = Attempts::load(site)?;
     let events = EventLog::open(&state)?;
     let display = Display::new(options.style, &document.job);
-    let limit = options.limit;
-    Ok(Shell { state, document, attempts, events, display, limit, storage, unkept: false, written: None, _lock: lock })
+    let (limit, keeps_status) = (options.limit, true);
+    Ok(Shell { state, document, attempts, events, display, limit, storage, keeps_status, written: None, _lock: lock })
 }
 
 /// The document of the job: that of earlier runs with this manifest, or a new one.
@@ -165,8 +165,8 @@ struct Shell {
     limit: Option<Duration>,
     /// The job's storage, URL or path.
     storage: String,
-    /// Whether it is known that the records in the storage cannot be written.
-    unkept: bool,
+    /// Whether the status is copied to the storage: until that has failed.
+    keeps_status: bool,
     /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
@@ -188,7 +188,7 @@ impl Shell {
             self.display.note("already trained: nothing to do");
         }
         if ended.is_ok() {
-            self.keep_status().await;
+            self.keep_status(&mut interrupts).await;
         }
         self.display.close();
         let outcome = ended?;
@@ -197,14 +197,23 @@ impl Shell {
     }
 
     /// Copies the manifest and the status to the records in the job's storage, which are read without this directory.
-    async fn keep_status(&mut self) {
+    /// Returns whether a signal was received, which ends the wait for the storage.
+    async fn keep_status(&mut self, interrupts: &mut Interrupts) -> bool {
+        if !self.keeps_status {
+            return false;
+        }
         let Document { job, status, .. } = &self.document;
         let text = pawl_decision::record::document(job, status).into_bytes();
-        if let Err(error) = pawl_agent::keep_status(&self.storage, text).await
-            && !std::mem::replace(&mut self.unkept, true)
-        {
+        let kept = tokio::select! {
+            biased;
+            _ = interrupts.next() => return true,
+            kept = pawl_agent::keep_status(&self.storage, text) => kept,
+        };
+        if let Err(error) = kept {
+            self.keeps_status = false;
             self.display.note(&format!("the status is not kept in the job's storage: {error}"));
         }
+        false
     }
 
     /// Whether the job, as its manifest is now, has trained to its end.
@@ -218,9 +227,13 @@ impl Shell {
     /// Decides and acts until the job is complete, failed or suspended; `None` when a signal was received first.
     async fn drive(&mut self, interrupts: &mut Interrupts) -> Result<Option<RunOutcome>, RunError> {
         loop {
+            let final_before = final_states(&self.document.status);
             let (requeue_after, moved) = self.step().await?;
             let Document { job, status, .. } = &self.document;
             self.attempts.start_agents(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
+            if final_states(&self.document.status) != final_before && self.keep_status(interrupts).await {
+                return Ok(None);
+            }
             if moved {
                 // A decision may require the next one immediately; signals are checked in between.
                 if interrupts.pending() {
@@ -260,9 +273,6 @@ impl Shell {
         if final_states(&self.document.status) != final_before {
             // If the run is killed later, the report contains the evidence so far.
             evidence::write_report(&self.state, &self.state.report())?;
-            if !self.unkept {
-                self.keep_status().await;
-            }
         }
         if acted {
             attempts::prune(&self.state, &self.document.status)?;
