@@ -170,12 +170,13 @@ pub enum KubectlCommand {
         #[arg(short = 'o', long = "out", value_name = "DIR")]
         out: Option<PathBuf>,
         /// Copy the newest checkpoint instead of the best one.
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["records", "storage"])]
         newest: bool,
         /// Copy only the records of the job: its manifest, status, plans, reports and loss curves.
         #[arg(long)]
         records: bool,
-        /// Storage of a job that was deleted, of which only the records are copied.
+        /// Storage of a job that was deleted, of which only the records are copied. Of s3:// and gs:// the pod has none
+        /// of the job's credentials: it needs those of the node, or of the default service account.
         #[arg(long, value_name = "URL")]
         storage: Option<String>,
         /// Image of the pod; it contains /bin/pawl.

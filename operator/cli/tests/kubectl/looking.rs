@@ -123,7 +123,7 @@ fn a_report_has_the_curves_in_the_records_that_were_copied() {
     let report = |more: &[&str]| program.pawl(&[&["report", "toy", "-o", "-"], more].concat());
     let curves = |page: &str| page.contains("<h4>Training loss</h4>");
     assert!(!curves(&report(&[]).out));
-    let folder = program.path().join("toy/.pawl/records/attempts");
+    let folder = program.path().join("toy/.pawl/_records/attempts");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("toy-3.jsonl"), RECORD.replace("7f3a", "11")).unwrap();
     let printed = report(&[]);
@@ -132,6 +132,9 @@ fn a_report_has_the_curves_in_the_records_that_were_copied() {
     std::fs::write(folder.join("toy-3.jsonl"), RECORD).unwrap();
     let printed = report(&[]);
     assert!(!curves(&printed.out) && printed.err.contains("another job of this name"), "{}", printed.err);
+    // Its agent did not know the job's.
+    std::fs::write(folder.join("toy-3.jsonl"), RECORD.replace("7f3a", "")).unwrap();
+    assert!(curves(&report(&[]).out));
     let printed = report(&["--records", "nowhere"]);
     assert!(printed.code == Some(2) && printed.err.contains("kubectl pawl fetch"), "{}", printed.err);
 }

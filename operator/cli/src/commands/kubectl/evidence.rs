@@ -42,7 +42,7 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
 fn launches(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<FinishedLaunch>, ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let state = StateDir::found_in(copied.unwrap_or(Path::new(name)));
-    if !state.is_recorded() {
+    if state.storage().is_none() {
         let Some(copied) = copied else { return Ok(Vec::new()) };
         let problem = format!("--records {}: has no {FOLDER}: copy it with `kubectl pawl fetch`", copied.display());
         return Err(ClusterError::Nothing(problem));
@@ -50,7 +50,8 @@ fn launches(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<FinishedLaun
     let recorded = records::load(&state).map_err(|error| ClusterError::File(error.to_string()))?;
     // An earlier job of the same name may have been copied.
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
-    let (own, other): (Vec<_>, Vec<_>) = recorded.iter().partition(|record| record.begun.uid == uid);
+    let is_own = |of: &str| of.is_empty() || of == uid;
+    let (own, other): (Vec<_>, Vec<_>) = recorded.iter().partition(|record| is_own(&record.begun.uid));
     if !other.is_empty() {
         exit::say(&format_args!("note: {} has records of another job of this name", state.root().display()));
     }

@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use pawl_api::TrainingJob;
 use pawl_contract::record::FOLDER;
+use pawl_local::state::StateDir;
 use serde_json::json;
 use std::path::Path;
+use std::{fs, io};
 
 /// A job of which only the name and the storage are known.
 ///
@@ -43,12 +45,52 @@ pub fn of_job(job: &TrainingJob) -> Result<String, ClusterError> {
 pub async fn copy(session: &Session, pods: &Api<Pod>, pod: &str, directory: &Path) -> Result<(), ClusterError> {
     let partial = archived(session, pods, pod, FOLDER, directory).await?;
     let (copy, target) = (partial.path().join(FOLDER), directory.join(FOLDER));
+    replace(&copy, &target, &partial.path().join("replaced"))
+}
+
+/// Moves the directory `copy` to `target`, and what was there to `aside`, so that it is not lost if that fails.
+fn replace(copy: &Path, target: &Path, aside: &Path) -> Result<(), ClusterError> {
+    if StateDir::new(target).has_run() {
+        let problem = format!("{}: is the state of a `pawl run`: choose another directory with -o", target.display());
+        return Err(ClusterError::Nothing(problem));
+    }
     let place = || {
-        std::fs::create_dir_all(target.parent().unwrap_or(directory))?;
-        match std::fs::remove_dir_all(&target) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => std::fs::rename(copy, &target),
+        target.parent().map_or(Ok(()), fs::create_dir_all)?;
+        if let Err(error) = fs::rename(target, aside)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
         }
+        fs::rename(copy, target).inspect_err(|_| {
+            // Nothing else can be done: the first error is reported.
+            let _ = fs::rename(aside, target);
+        })
     };
     place().map_err(|error| ClusterError::File(format!("{}: {error}", target.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_replaces_an_earlier_one_whole_and_no_state_of_a_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let [copy, target, aside] = ["copy", "out/.pawl/_records", "aside"].map(|name| directory.path().join(name));
+        let write = |place: &Path, file: &str| {
+            fs::create_dir_all(place).unwrap();
+            fs::write(place.join(file), "").unwrap();
+        };
+        write(&copy, "first");
+        replace(&copy, &target, &aside).unwrap();
+        assert!(replace(&copy, &target, &aside).is_err(), "there is no other copy");
+        assert!(target.join("first").exists() && !aside.exists());
+        write(&copy, "second");
+        replace(&copy, &target, &aside).unwrap();
+        assert!(target.join("second").exists() && !target.join("first").exists());
+        write(&copy, "third");
+        write(&target, "events.jsonl");
+        let error = replace(&copy, &target, &directory.path().join("more")).unwrap_err().to_string();
+        assert!(error.contains("_records") && target.join("second").exists(), "{error}");
+    }
 }
