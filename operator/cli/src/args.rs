@@ -64,7 +64,7 @@ pub enum Command {
     },
     /// List the jobs that were run here.
     List {
-        /// Directories of state directories.
+        /// Directories of state directories, or of storages.
         #[arg(value_name = "DIR", default_value = ".pawl")]
         directories: Vec<PathBuf>,
         /// Output format.
@@ -73,7 +73,7 @@ pub enum Command {
     },
     /// Print two jobs beside each other: verdicts, settings, training, cost.
     Compare {
-        /// Manifests, or names of jobs that were run here, or state directories.
+        /// Manifests, or names of jobs that were run here, or state directories, or storages.
         #[arg(required = true, num_args = 2, value_name = "JOB")]
         jobs: Vec<PathBuf>,
     },

@@ -6,8 +6,8 @@ use crate::exit;
 use pawl_api::status::Stage;
 use pawl_contract::decimal::Decimal;
 use pawl_display::jobs::{self, Entry};
-use pawl_local::state::StateDir;
 use pawl_local::state::document::Document;
+use pawl_local::state::{StateDir, StateError, records};
 use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,9 +59,9 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
             Err(error) => return exit::with_error(exit::STATE, &format!("{}: {error}", directory.display())),
         };
         for state in states {
-            match Document::load(&state) {
-                Ok(Some(document)) => found.push(Found { place: state.root().display().to_string(), document }),
-                Ok(None) => {}
+            match records::document(&state) {
+                Ok(document) => found.push(Found { place: state.root().display().to_string(), document }),
+                Err(StateError::Absent { .. }) => {}
                 Err(error) => unreadable = Some(exit::with_error(exit::STATE, &error)),
             }
         }
@@ -77,14 +77,15 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
     unreadable.unwrap_or(printed)
 }
 
-/// The directories in `directory`; none when it does not exist, which is so before the first run.
+/// The state directories, and the storages of jobs, in `directory`; none when it does not exist, which is so before the
+/// first run.
 pub fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
-    Ok(paths.into_iter().filter(|path| path.is_dir()).map(StateDir::new).collect())
+    Ok(paths.iter().filter(|path| path.is_dir()).map(|path| StateDir::found_in(path)).collect())
 }
 
 /// Prints two jobs beside each other.

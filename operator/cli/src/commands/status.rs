@@ -27,9 +27,12 @@ pub struct JobResult<'a> {
 struct Paths {
     state: PathBuf,
     status: PathBuf,
-    events: PathBuf,
-    report: PathBuf,
-    /// The newest complete checkpoint, when checkpoints are in the state directory.
+    /// Absent, as the report, when the job is read from its storage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<PathBuf>,
+    /// The newest complete checkpoint, when checkpoints are in the state directory, or in the storage that is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     checkpoint: Option<PathBuf>,
 }
@@ -42,17 +45,21 @@ impl<'a> JobResult<'a> {
         let checkpoint = training.and_then(|training| Some(training.path(&training.last_checkpoint.as_ref()?.name)));
         let storage = finished.job.spec.train.checkpoint.storage.as_deref();
         let here = storage.is_none_or(|storage| storage == NO_STORAGE);
+        let (own, checkpoints) = match state.storage() {
+            Some(storage) => (None, Some(storage.to_owned())),
+            None => (Some(state), here.then(|| state.checkpoints())),
+        };
+        let checkpoint = checkpoints.zip(checkpoint).map(|(place, name)| absolute(&place.join(name)));
         Self {
             job: finished.name(),
             status: &finished.status,
             paths: Paths {
                 state: absolute(state.root()),
                 status: absolute(&state.status()),
-                events: absolute(&state.events()),
-                report: absolute(&state.report()),
-                checkpoint: checkpoint
-                    .filter(|_| here)
-                    .map(|checkpoint| absolute(&state.checkpoints().join(checkpoint))),
+                events: own.map(|state| absolute(&state.events())),
+                report: own.map(|state| absolute(&state.report())),
+                // A copy may have the records alone.
+                checkpoint: checkpoint.filter(|path| own.is_some() || path.exists()),
             },
         }
     }

@@ -3,6 +3,7 @@
 use crate::scene::{Scene, stderr, stdout};
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 
 /// Runs a job with one phase, and removes everything but its storage. Returns the storage, and the status at the end.
 fn stored(scene: &Scene) -> (String, Value) {
@@ -28,6 +29,16 @@ fn a_job_is_read_from_its_storage_alone() {
     let read = scene.output(&["status", "--state", &storage, "--output", "json"]);
     let read: Value = serde_json::from_slice(&read.stdout).unwrap();
     assert_eq!(read["status"], ended);
+    let paths = read["paths"].as_object().unwrap();
+    assert!(!paths.contains_key("events") && !paths.contains_key("report"), "{paths:?}");
+    for path in paths.values() {
+        assert!(Path::new(path.as_str().unwrap()).exists(), "{path}");
+    }
+    assert!(paths.contains_key("checkpoint"), "{paths:?}");
+    let above = Path::new(&storage).parent().unwrap().display().to_string();
+    let listed = scene.output(&["list", &above, "--output", "json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!((&listed[0]["job"], &listed[0]["stage"]), (&json!("toy"), &json!("Complete")));
 
     let reported = scene.output(&["report", "--state", &storage]);
     assert_eq!(stdout(&reported), "toy.html\n", "{}", stderr(&reported));
@@ -40,15 +51,15 @@ fn a_job_is_read_from_its_storage_alone() {
     let compared = scene.output(&["compare", &storage, &storage]);
     assert!(compared.status.success() && stdout(&compared).contains("phase graph"), "{}", stderr(&compared));
 
-    let document = fs::read_to_string(format!("{storage}/.pawl/records/status.json")).unwrap();
+    let document = fs::read_to_string(format!("{storage}/.pawl/_records/status.json")).unwrap();
     assert!(document.contains("TOKEN") && !document.contains("secret-17"), "whoever may read the storage reads it");
 }
 
 #[test]
 fn a_storage_without_records_is_named() {
     let scene = Scene::new();
-    fs::create_dir_all(scene.path().join("models/.pawl/records/attempts")).unwrap();
+    fs::create_dir_all(scene.path().join("models/.pawl/_records/attempts")).unwrap();
     let output = scene.output(&["report", "--state", "models"]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
-    assert!(stderr(&output).contains("models/.pawl/records/status.json"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("models/.pawl/_records/status.json"), "{}", stderr(&output));
 }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateDir, StateError};
+use pawl_local::state::{StateDir, StateError, records};
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -38,9 +38,33 @@ impl Stamp {
     }
 }
 
+/// Identifies what the files contain of which the status of a job is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Stamps {
+    status: Stamp,
+    /// Of the newest attempt in the records of a storage, which complete the status.
+    record: Option<Stamp>,
+}
+
+impl Stamps {
+    /// Of the job in `state`; `None` when its status cannot be seen.
+    fn of(state: &StateDir) -> Option<Self> {
+        let status = Stamp::of(&state.status())?;
+        let files = state.storage().and_then(|_| records::files(state).ok()).unwrap_or_default();
+        let stamps = files.iter().filter_map(|path| Stamp::of(path));
+        Some(Self { status, record: stamps.max_by_key(|stamp| (stamp.seconds, stamp.nanoseconds, stamp.inode)) })
+    }
+
+    /// When the job was written last.
+    fn changed(&self) -> Option<Timestamp> {
+        let newest = self.record.iter().map(|stamp| stamp.seconds).chain([self.status.seconds]).max()?;
+        Timestamp::from_second(newest).ok()
+    }
+}
+
 /// A status as it was read last.
 struct Known {
-    stamp: Stamp,
+    stamps: Stamps,
     job: Result<Listed, String>,
 }
 
@@ -90,15 +114,15 @@ impl Library {
         for state in self.states(&mut problems) {
             let root = state.root().to_owned();
             // A directory that is named twice has its jobs once.
-            let Some(stamp) = Stamp::of(&state.status()).filter(|_| !newest.contains_key(&root)) else { continue };
-            let old = known.remove(&root).filter(|known| known.stamp == stamp).map(|known| known.job);
-            let Some(job) = old.or_else(|| read(&state, stamp)) else { continue };
-            (&root, stamp).hash(&mut hasher);
+            let Some(stamps) = Stamps::of(&state).filter(|_| !newest.contains_key(&root)) else { continue };
+            let old = known.remove(&root).filter(|known| known.stamps == stamps).map(|known| known.job);
+            let Some(job) = old.or_else(|| read(&state, stamps.changed())) else { continue };
+            (&root, stamps).hash(&mut hasher);
             match &job {
                 Ok(listed) => jobs.push(Found { listed: listed.clone(), state }),
                 Err(problem) => problems.push(problem.clone()),
             }
-            newest.insert(root, Known { stamp, job });
+            newest.insert(root, Known { stamps, job });
         }
         *known = newest;
         problems.hash(&mut hasher);
@@ -110,7 +134,7 @@ impl Library {
     fn states(&self, problems: &mut Vec<String>) -> Vec<StateDir> {
         let mut found = Vec::new();
         for directory in &self.directories {
-            let state = StateDir::new(directory);
+            let state = StateDir::found_in(directory);
             if state.status().exists() {
                 found.push(state);
                 continue;
@@ -126,14 +150,13 @@ impl Library {
 }
 
 /// The job in `state`; `None` when it was deleted in the meantime.
-fn read(state: &StateDir, stamp: Stamp) -> Option<Result<Listed, String>> {
+fn read(state: &StateDir, changed: Option<Timestamp>) -> Option<Result<Listed, String>> {
     let place = state.root().display().to_string();
-    let changed = Timestamp::from_second(stamp.seconds).ok();
-    match Document::load(state) {
-        Ok(Some(Document { job, status, .. })) => {
+    match records::document(state) {
+        Ok(Document { job, status, .. }) => {
             Some(Ok(Listed::new(Entry { job: &job, status: &status, place: &place }, changed)))
         }
-        Ok(None) => None,
+        Err(StateError::Absent { .. }) => None,
         Err(error) => Some(Err(error.to_string())),
     }
 }
@@ -143,10 +166,9 @@ fn read(state: &StateDir, stamp: Stamp) -> Option<Result<Listed, String>> {
 /// # Errors
 /// [`StateError::Absent`] when there is no job any more.
 pub fn revision(state: &StateDir) -> Result<String, StateError> {
-    let path = state.status();
-    let status = Stamp::of(&path).ok_or(StateError::Absent { path })?;
+    let stamps = Stamps::of(state).ok_or_else(|| StateError::Absent { path: state.status() })?;
     let mut hasher = DefaultHasher::new();
-    (status, Stamp::of(&state.events())).hash(&mut hasher);
+    (stamps, Stamp::of(&state.events())).hash(&mut hasher);
     Ok(format!("{:016x}", hasher.finish()))
 }
 
@@ -185,6 +207,24 @@ mod tests {
         // A file with the stamp that is known is not opened.
         library.known.lock().unwrap().get_mut(&two).unwrap().job = Err("not read again".to_owned());
         assert_eq!(library.read().problems, ["not read again"]);
+    }
+
+    #[test]
+    fn a_storage_is_read_again_when_an_attempt_has_recorded_something() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = directory.path().join("one/.pawl/_records");
+        write(&records, "one", "Training").unwrap();
+        fs::create_dir(records.join("attempts")).unwrap();
+        for directories in [directory.path().to_owned(), directory.path().join("one")] {
+            let library = Library::new(vec![directories]);
+            let first = library.read();
+            assert_eq!(first.jobs[0].listed.key, "one", "{:?}", first.problems);
+            let of_job = revision(&first.jobs[0].state).unwrap();
+            fs::write(records.join("attempts/one-1.jsonl"), "torn").unwrap();
+            assert_ne!(library.read().revision, first.revision);
+            assert_ne!(revision(&first.jobs[0].state).unwrap(), of_job);
+            fs::remove_file(records.join("attempts/one-1.jsonl")).unwrap();
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use pawl_display::ui::query::{Query, QueryError};
 use pawl_display::ui::{ICON, SCRIPT, STYLE, compare, job, list, problem, url};
 use pawl_local::evidence::gather;
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateDir, StateError};
+use pawl_local::state::{StateDir, StateError, records};
 use std::sync::Arc;
 use tokio::task::{JoinError, spawn_blocking};
 
@@ -137,7 +137,7 @@ async fn events_of_one(
 async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Result<Response, PageError> {
     read(move || {
         let state = state(&library.read(), &key)?;
-        let recorded = Document::load_existing(&state)?;
+        let recorded = records::document(&state)?;
         let text = document(&JobResult::new(&state, &recorded), false);
         Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
     })
@@ -164,7 +164,7 @@ async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery
 
 /// The job with this key.
 fn load<'a>(catalog: &Catalog, key: &'a str) -> Result<(&'a str, Document), PageError> {
-    Ok((key, Document::load_existing(&state(catalog, key)?)?))
+    Ok((key, records::document(&state(catalog, key)?)?))
 }
 
 /// The state directory of the job with this key, which only selects from the list and is part of no path.
