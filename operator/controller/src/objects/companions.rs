@@ -45,7 +45,13 @@ pub fn record(job: &TrainingJob, status: &TrainingJobStatus, plan: &AttemptPlan)
     if !last || pawl_decision::storage::location(job).is_none() {
         return None;
     }
-    Some(pawl_decision::record::document(job, status)).filter(|text| text.len() <= MAX_GIVEN)
+    let text = pawl_decision::record::document(job, status);
+    if text.len() > MAX_GIVEN {
+        let (attempt, bytes) = (&plan.attempt, text.len());
+        tracing::warn!(attempt, bytes, "manifest and status are too long for the records: at most {MAX_GIVEN} bytes");
+        return None;
+    }
+    Some(text)
 }
 
 /// The ConfigMap that holds the plan, and the record if there is one: immutable, like what an attempt runs.

@@ -48,7 +48,8 @@ impl Made {
 
     fn blueprint(&self) -> Blueprint<'_> {
         let Self { job, plan, images, pods, storage } = self;
-        Blueprint { job, plan, plan_hash: "hash", token_secret: TOKEN, images, pods, storage, avoided: &[], record: None }
+        let (plan_hash, token_secret) = ("hash", TOKEN);
+        Blueprint { job, plan, plan_hash, token_secret, images, pods, storage, avoided: &[], record: None }
     }
 
     fn gang(&self) -> Job {
