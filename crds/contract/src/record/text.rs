@@ -32,17 +32,17 @@ impl Text {
     /// Adds a line. Where there is no room for a launch, it is added without its curve; a line for which there still
     /// is no room is left out.
     pub fn add(&mut self, entry: &Entry) {
-        if self.fits(entry) {
+        if self.try_add(entry) {
             return;
         }
         if let Entry::Launch(launch) = entry {
-            let (time, report) = (launch.time, launch.report.clone());
-            self.fits(&Entry::Launch(Box::new(Launched { time, report, curve: Vec::new(), evaluations: Vec::new() })));
+            let (time, report, curve, evaluations) = (launch.time, launch.report.clone(), Vec::new(), Vec::new());
+            self.try_add(&Entry::Launch(Box::new(Launched { time, report, curve, evaluations })));
         }
     }
 
     /// Adds a line if there is room for it. Returns whether there was.
-    fn fits(&mut self, entry: &Entry) -> bool {
+    fn try_add(&mut self, entry: &Entry) -> bool {
         let Ok(mut line) = serde_json::to_vec(entry) else { return false };
         line.push(b'\n');
         let kept = if matches!(entry, Entry::End(_)) { 0 } else { END_ROOM };
