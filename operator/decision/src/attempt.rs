@@ -384,8 +384,9 @@ fn keep_or_stop(draft: &mut Draft<'_>, observed: &Observed, name: &str, work: Op
     Some(stop(name, purpose, cause))
 }
 
-/// Whether some of its ranks have ended by themselves, and the others may be about to.
-fn others_follow(facts: &AttemptFacts, now: Timestamp) -> bool {
+/// Whether some of its ranks have ended by themselves, and the others may be about to. Its last results are evaluated
+/// with its end then, as those of an attempt whose ranks end at once.
+pub(crate) fn others_follow(facts: &AttemptFacts, now: Timestamp) -> bool {
     matches!(facts.state, AttemptState::Leaving(Leaving::Ending { since }) if now < ending_until(since))
 }
 

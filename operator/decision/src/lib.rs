@@ -233,7 +233,7 @@ fn observe(draft: &mut Draft<'_>, observed: &Observed, next: &Next, name: &str) 
             return true;
         }
         let work = draft.attempt(name).and_then(|attempt| next.work_of(&attempt.task));
-        let moved = fold::results(draft, facts, work)
+        let moved = !attempt::others_follow(facts, draft.now) && fold::results(draft, facts, work)
             || !trained::is_stale(draft, &facts.name) && is_plausible(facts) && guard::watch(draft, facts);
         trained::extend(draft, facts);
         if moved {

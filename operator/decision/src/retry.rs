@@ -24,10 +24,12 @@ const TWICE: u32 = 2;
 
 /// First back-off while a storage is full or cannot be used, seconds: somebody has to mend it.
 const STORAGE_BACKOFF: u64 = 60;
+/// Longest back-off then, seconds: what is mended is found soon.
+const LONGEST_STORAGE_BACKOFF: u64 = 120;
 
 /// A launch that finds its storage full, or cannot use it, so many times in a row is not started again: after a quarter
 /// of an hour. Other programs on the same storage may fill it for some minutes, and somebody may be mending it.
-const STORAGE_ATTEMPTS: u32 = 6;
+const STORAGE_ATTEMPTS: u32 = 9;
 
 /// Maximum length of the message of a failure beside the newest one, bytes: there may be one for each running task.
 const SHORT: usize = 96;
@@ -184,7 +186,7 @@ impl Draft<'_> {
         let message = &missing.message;
         let before = self.retry(task).cloned().unwrap_or_default();
         let repeated = if is_of_storage(&before) { before.repeated.saturating_add(1) } else { 1 };
-        let wait = STORAGE_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_BACKOFF);
+        let wait = STORAGE_BACKOFF.saturating_mul(1 << (repeated - 1).min(16)).min(LONGEST_STORAGE_BACKOFF);
         let (reason, remedy) = if manner.outcome == Outcome::StorageFull {
             (Reason::Outcome(manner.outcome), "make space")
         } else {

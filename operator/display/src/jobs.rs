@@ -136,13 +136,10 @@ fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compar
     });
     let sides: Vec<BTreeMap<String, String>> = effective.collect();
     let names: BTreeSet<&String> = sides.iter().flat_map(BTreeMap::keys).collect();
-    let value = |side: &BTreeMap<String, String>, name: &str| {
-        side.get(name).cloned().unwrap_or_else(|| "default".to_owned())
-    };
-    let row = |name: &String| Compared {
-        name: name.clone(),
-        values: sides.iter().map(|side| value(side, name)).collect(),
-    };
+    let value =
+        |side: &BTreeMap<String, String>, name: &str| side.get(name).cloned().unwrap_or_else(|| "default".to_owned());
+    let row =
+        |name: &String| Compared { name: name.clone(), values: sides.iter().map(|side| value(side, name)).collect() };
     names.into_iter().map(row).filter(Compared::differs).collect()
 }
 
@@ -161,10 +158,8 @@ fn trained(statuses: &[TrainingJobStatus]) -> Vec<Compared> {
     let value = |facts: &[(String, String)], name: &str| {
         facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
-    let row = |name: &str| Compared {
-        name: name.to_owned(),
-        values: sides.iter().map(|facts| value(facts, name)).collect(),
-    };
+    let row =
+        |name: &str| Compared { name: name.to_owned(), values: sides.iter().map(|facts| value(facts, name)).collect() };
     distinct(sides.iter().flatten().map(|(name, _)| name.as_str())).into_iter().map(row).collect()
 }
 

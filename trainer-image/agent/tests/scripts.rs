@@ -552,10 +552,10 @@ impl Drop for Mounted {
     }
 }
 
-/// A file system of a megabyte.
+/// A file system of two megabytes: one is tried to find out whether it is full.
 fn small_disk(at: &Path) -> Option<Mounted> {
     std::fs::create_dir_all(at).unwrap();
-    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(at).output();
+    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(at).output();
     if !mounted.as_ref().is_ok_and(|output| output.status.success()) {
         println!("skipped: a small file system cannot be mounted here (needs root): {mounted:?}");
         return None;

@@ -96,7 +96,8 @@ fn run_pods(store: &mut Store) {
                 let met = peers.clone().all(|(_, peer)| phase(peer) != "Pending");
                 // Agents end together, and the kubelets report it one after another: that of the first rank first in
                 // every second gang, last in the others.
-                let is_first = |pod: &Value| pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0";
+                let is_first =
+                    |pod: &Value| pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0";
                 let leads = gang.bytes().map(u32::from).sum::<u32>() % 2 == 0;
                 let before = |peer: &Value| is_first(peer) == leads && is_first(peer) != is_first(&pod);
                 let follows = peers.clone().any(|(_, peer)| before(peer) && phase(peer) == "Running");

@@ -54,12 +54,12 @@ fn a_full_storage_counts_against_no_phase_and_no_limit() {
     let no_restarts = || fuse(json!({"lifecycle": {"maxRestarts": 0}, "train": {"items": 1000}}));
     for kind in [LaunchKind::Preflight, LaunchKind::Measure, LaunchKind::Train] {
         // Somebody makes space.
-        let mut world = World::new(no_restarts(), full(kind, 5));
+        let mut world = World::new(no_restarts(), full(kind, 8));
         world.run();
         assert_eq!(world.status.stage, Stage::Complete, "{kind:?}: {:?}", world.status.failure);
         assert_eq!(world.verdict("fuse").0, PhaseState::Accepted, "{kind:?}");
-        assert_eq!((world.count_events("StorageFull"), world.count_events("AttemptFailed")), (5, 0), "{kind:?}");
-        for (wait, times) in [(60, 1), (120, 1), (240, 1), (300, 2)] {
+        assert_eq!((world.count_events("StorageFull"), world.count_events("AttemptFailed")), (8, 0), "{kind:?}");
+        for (wait, times) in [(60, 1), (120, 7)] {
             let text = format!("again after {wait} s");
             let waits = world.events.iter().filter(|event| event.message.contains(&text)).count();
             assert_eq!(waits, times, "{kind:?}: {wait} s");
@@ -69,7 +69,7 @@ fn a_full_storage_counts_against_no_phase_and_no_limit() {
         let mut world = World::new(no_restarts(), full(kind, usize::MAX));
         world.run();
         let (reason, message) = world.failure();
-        assert!(reason == "StorageFull" && message.contains("no space: free some (6 attempts"), "{kind:?}: {message}");
+        assert!(reason == "StorageFull" && message.contains("no space: free some (9 attempts"), "{kind:?}: {message}");
         let judged =
             world.status.phases.iter().any(|phase| {
                 matches!(phase.state, PhaseState::Error | PhaseState::RolledBack | PhaseState::Unsupported)

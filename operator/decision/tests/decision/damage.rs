@@ -1,5 +1,6 @@
 //! A training that diverges or fails: what is reverted, and from which checkpoint it goes on.
 
+use crate::training::{FACTORS, spec, trained};
 use crate::world::{World, done, ended, noise, speed};
 use pawl_api::status::{PhaseState, Stage};
 use pawl_contract::checkpoint::CheckpointRef;
@@ -7,7 +8,6 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::observed::Ending;
 use serde_json::json;
-use crate::training::{FACTORS, spec, trained};
 
 #[test]
 fn divergence_reverts_changed_numerics_and_resumes_before_the_damage() {

@@ -1,5 +1,6 @@
 //! The guard of a training: windows slower than promised, and evaluations worse than the baseline.
 
+use crate::training::{FACTORS, spec, trained, training, trains};
 use crate::world::{World, ended, factors};
 use pawl_api::status::{PhaseState, Purpose, Stage};
 use pawl_contract::exit::Outcome;
@@ -8,7 +9,6 @@ use pawl_contract::report::LaunchResult;
 use pawl_decision::observed::Ending;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use crate::training::{FACTORS, spec, trained, training, trains};
 
 #[test]
 fn slow_windows_add_up_each_counts_once_and_fast_ones_outweigh_them() {

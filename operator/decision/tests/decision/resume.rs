@@ -115,7 +115,7 @@ fn a_storage_that_the_first_measurement_cannot_use_stops_the_job_and_no_phase() 
     world.run();
     let (reason, message) = world.failure();
     assert_eq!(reason, "StorageUnusable", "{message}");
-    assert!(message.contains("6 attempts in a row; mend the storage or its mount, then set spec.suspend"), "{message}");
+    assert!(message.contains("9 attempts in a row; mend the storage or its mount, then set spec.suspend"), "{message}");
     let open = [PhaseState::Pending, PhaseState::Preflight, PhaseState::Measuring, PhaseState::Retrying];
     assert!(world.status.phases.iter().all(|phase| open.contains(&phase.state)), "{:?}", world.status.phases);
     completes_after_a_repair(&mut world);

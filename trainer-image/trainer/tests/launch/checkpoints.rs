@@ -1,6 +1,6 @@
 //! What a launch saves and resumes.
 
-use crate::{plan, Rank, launch, tensors, losses, saving, launch_gang};
+use crate::{Rank, launch, launch_gang, losses, plan, saving, tensors};
 use pawl_contract::exit::Outcome;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! What a launch gives: a model that learns, the same losses by every way to run, and what it reports beside them.
 
-use crate::{plan, Rank, launch, tensors, losses, saving, launch_gang};
+use crate::{Rank, launch, launch_gang, losses, plan, saving, tensors};
 use pawl_contract::exit::Outcome;
 use pawl_contract::report::LaunchResult;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! What a launch refuses, and what its preflight finds before.
 
-use crate::{TRAINER, plan, Rank, launch, losses, saving};
+use crate::{Rank, TRAINER, launch, plan, saving};
 use pawl_contract::exit::Outcome;
 use serde_json::{Value, json};
 use std::path::Path;

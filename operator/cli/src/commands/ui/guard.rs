@@ -32,7 +32,10 @@ pub struct Hosts {
 impl Hosts {
     /// Those of a server at `address`, and `names`.
     pub fn new(address: SocketAddr, names: &[String]) -> Self {
-        Self { address, names: names.iter().map(|name| host(name).to_owned()).filter(|name| !name.is_empty()).collect() }
+        Self {
+            address,
+            names: names.iter().map(|name| host(name).to_owned()).filter(|name| !name.is_empty()).collect(),
+        }
     }
 
     /// Whether a request with this `Host` header is answered, on any port: a tunnel may have another one.

@@ -67,9 +67,8 @@ type Page = Result<Html<String>, PageError>;
 
 /// All pages, under the names of `hosts` only.
 pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
-    let asset = |kind: &'static str, content: String| {
-        get(move || async move { ([(header::CONTENT_TYPE, kind)], content) })
-    };
+    let asset =
+        |kind: &'static str, content: String| get(move || async move { ([(header::CONTENT_TYPE, kind)], content) });
     Router::new()
         .route("/", get(all))
         .route("/events", get(events_of_all))
@@ -86,9 +85,7 @@ pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
 }
 
 /// Reads files where that holds up no other request.
-async fn read<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, PageError> + Send + 'static,
-) -> Result<T, PageError> {
+async fn read<T: Send + 'static>(read: impl FnOnce() -> Result<T, PageError> + Send + 'static) -> Result<T, PageError> {
     spawn_blocking(read).await?
 }
 
@@ -153,10 +150,8 @@ async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery
     read(move || {
         let catalog = library.read();
         let jobs = keys.iter().map(|key| load(&catalog, key)).collect::<Result<Vec<_>, PageError>>()?;
-        let entries: Vec<(&str, Entry<'_>)> = jobs
-            .iter()
-            .map(|(key, Document { job, status, .. })| (*key, Entry { job, status, place: "" }))
-            .collect();
+        let entries: Vec<(&str, Entry<'_>)> =
+            jobs.iter().map(|(key, Document { job, status, .. })| (*key, Entry { job, status, place: "" })).collect();
         Ok(Html(compare::page(&entries)))
     })
     .await
