@@ -25,6 +25,7 @@ pub struct Write {
     user: User,
     object_ref: Option<ObjectRef>,
     request_received_timestamp: Timestamp,
+    stage_timestamp: Timestamp,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -48,6 +49,11 @@ impl Write {
     /// Whose it was.
     pub fn user(&self) -> &str {
         &self.user.username
+    }
+
+    /// How long the API server took to answer, seconds.
+    pub fn seconds(&self) -> f64 {
+        self.stage_timestamp.duration_since(self.request_received_timestamp).as_secs_f64()
     }
 
     /// What was written, such as `patch trainingjobs/status`.
@@ -83,11 +89,15 @@ impl Audit {
     /// How often a user wrote what since then, without the Lease that a leader renews.
     pub fn count(&self, namespace: &str, user: &str) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        for write in self.writes(namespace).iter().filter(|write| write.user() == user) {
-            if !write.what().ends_with(" leases") {
-                *counts.entry(write.what()).or_default() += 1;
-            }
+        for write in self.of_user(namespace, user) {
+            *counts.entry(write.what()).or_default() += 1;
         }
         counts
+    }
+
+    /// The writes of a user since then, without the Lease that a leader renews.
+    pub fn of_user(&self, namespace: &str, user: &str) -> impl Iterator<Item = Write> {
+        let writes = self.writes(namespace).into_iter();
+        writes.filter(move |write| write.user() == user && !write.what().ends_with(" leases"))
     }
 }

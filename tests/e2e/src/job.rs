@@ -92,8 +92,10 @@ impl Scene {
     }
 }
 
-/// All files in a directory and its subdirectories; none when it does not exist.
+/// All files in a directory and its subdirectories, but for what Pawl keeps beside checkpoints; none when it does not
+/// exist.
 pub fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let entries = entries.filter(|entry| entry.file_name() != ".pawl");
     entries.flat_map(|entry| if entry.path().is_dir() { files(&entry.path()) } else { vec![entry.path()] }).collect()
 }

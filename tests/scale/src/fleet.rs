@@ -3,7 +3,7 @@
 use crate::census::Census;
 use crate::gangs::{self, REPLICAS};
 use crate::nodes::{self, Kwok};
-use crate::operator::Metered;
+use crate::operator::{Metered, manager_cpu_seconds};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -54,6 +54,10 @@ pub struct Pawl {
     pub cpu_running_seconds: f64,
     /// The same until the end.
     pub cpu_seconds: f64,
+    /// Processor time of the kube-controller-manager for these jobs until the end, seconds.
+    pub manager_cpu_seconds: f64,
+    /// 99 % of the operator's writes took the API server no longer, seconds.
+    pub write_p99_seconds: f64,
     /// Most memory of the operator, MiB.
     pub peak_mebibytes: f64,
     /// Reconciles until the end.
@@ -84,7 +88,7 @@ pub async fn pawl(scene: &Scene, jobs: usize) -> Pawl {
     let census = Census::of_metadata(&scene.client, &scene.namespace);
     let operator = Metered::start(scene).await;
     settle().await;
-    let audit = Audit::now();
+    let (audit, manager_before) = (Audit::now(), manager_cpu_seconds());
     let resource = ApiResource::erase::<TrainingJob>(&());
     let api = Api::<DynamicObject>::namespaced_with(scene.client.clone(), &scene.namespace, &resource);
     let read = |number| serde_json::from_value(gangs::training_job(&name(number))).unwrap();
@@ -105,14 +109,19 @@ pub async fn pawl(scene: &Scene, jobs: usize) -> Pawl {
     all_released(scene).await;
     let end_seconds = let_end.elapsed().as_secs_f64();
     let reconciles = operator.reconciles().await;
+    let user = Operator::user(scene);
+    let mut writes: Vec<f64> = audit.of_user(&scene.namespace, &user).map(|write| write.seconds()).collect();
+    writes.sort_by(f64::total_cmp);
     Pawl {
         jobs,
         pods_seconds: (made - began).as_secs_f64(),
         posts_seconds: (posted - began).as_secs_f64(),
         end_seconds,
-        writes: audit.count(&scene.namespace, &Operator::user(scene)),
+        writes: audit.count(&scene.namespace, &user),
         cpu_running_seconds,
         cpu_seconds: operator.cpu_seconds(),
+        manager_cpu_seconds: manager_cpu_seconds() - manager_before,
+        write_p99_seconds: writes[(writes.len() - 1) * 99 / 100],
         peak_mebibytes: operator.peak_mebibytes(),
         reconciles: reconciles.count(),
         p99_running_seconds: running.quantile(0.99),

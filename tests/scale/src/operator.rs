@@ -2,6 +2,7 @@
 
 use pawl_e2e::{Operator, Scene};
 use rustix::param::clock_ticks_per_second;
+use std::path::{Path, PathBuf};
 
 /// The operator at work, as the chart starts it.
 pub struct Metered(Operator);
@@ -14,11 +15,7 @@ impl Metered {
 
     /// Processor time so far, user and system, seconds.
     pub fn cpu_seconds(&self) -> f64 {
-        let stat = self.proc("stat");
-        // The name of the program, in brackets, may hold blanks; utime and stime are the 14th and 15th field.
-        let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name in brackets").1.split(' ').collect();
-        let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-        ticks as f64 / clock_ticks_per_second() as f64
+        cpu_seconds(&self.proc("stat"))
     }
 
     /// Most memory that was resident at once so far, MiB.
@@ -38,6 +35,28 @@ impl Metered {
     pub async fn reconciles(&self) -> Reconciles {
         Reconciles::read(&self.0.metrics().await)
     }
+}
+
+/// Processor time so far of the kube-controller-manager of the cluster, seconds. It watches the same pods and batch Jobs
+/// as the operator, and makes the pods.
+pub fn manager_cpu_seconds() -> f64 {
+    let program = |process: &Path| {
+        let command = std::fs::read_to_string(process.join("cmdline")).ok()?;
+        let path = command.split_terminator('\0').next()?.to_owned();
+        Path::new(&path).file_name().map(|name| name == "kube-controller-manager")
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).map(|entry| entry.path());
+    let managers: Vec<PathBuf> = processes.filter(|process| program(process) == Some(true)).collect();
+    assert_eq!(managers.len(), 1, "one cluster runs: {managers:?}");
+    cpu_seconds(&std::fs::read_to_string(managers[0].join("stat")).unwrap())
+}
+
+/// Processor time of a process, of whose file `stat` this is the text, user and system, seconds.
+fn cpu_seconds(stat: &str) -> f64 {
+    // The name of the program, in brackets, may hold blanks; utime and stime are the 14th and 15th field.
+    let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name in brackets").1.split(' ').collect();
+    let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    ticks as f64 / clock_ticks_per_second() as f64
 }
 
 /// A histogram of the time of reconciles: upper bounds in seconds, and how many took no longer.

@@ -17,15 +17,19 @@ pub enum Measured {
 
 /// Longest time until all pods are there, of the time of plain batch Jobs, and most memory, MiB, for so many jobs.
 const FLEETS: [(usize, f64, f64); 2] = [(300, 1.25, 60.0), (1000, 1.5, 100.0)];
-/// Most writes of the operator for a job of one attempt.
-const WRITES: f64 = 8.0;
-/// Most processor time of the operator for a job, milliseconds.
-const CPU: f64 = 8.0;
+/// Most writes of the operator for a job of one attempt: its status twice, its batch Job twice, its token, an event. One
+/// in ten jobs may need another one.
+const WRITES: f64 = 6.1;
+/// Most processor time of the operator, of that of the kube-controller-manager for the same jobs.
+const CPU: f64 = 0.5;
+/// Writes of a reconcile that starts a gang.
+const STARTS: f64 = 4.0;
 /// Longest time from the post of a job to its pods, milliseconds.
 const START: f64 = 70.0;
 /// Longest time from a pod that was hurt to a whole new gang, without the pods' own stopping time, milliseconds.
 const RECOVERY: f64 = 300.0;
-/// Longest time of 99 % of the reconciles, milliseconds.
+/// Longest time of 99 % of the reconciles, milliseconds; of many gangs at once without the time that the API server
+/// takes for their writes: it is what limits them.
 const RECONCILE: f64 = 100.0;
 
 /// Counts what holds and what does not.
@@ -106,11 +110,18 @@ fn judge_fleet(tally: &mut Tally, all: &[Measured], jobs: usize, ratio: f64, mem
         let writes = it.writes.iter().map(|(what, count)| format!("{what} {count}"));
         println!("       writes: {}", writes.collect::<Vec<_>>().join(", "));
         println!(
-            "       processor time: {:.2} s until all ran, {:.2} s in all; {} reconciles; p99 until all ran {:.0} ms",
+            "       processor time: {:.2} s until all ran, {:.2} s in all ({:.1} ms a job), {:.2} s of the kube-controller-manager",
             it.cpu_running_seconds,
             it.cpu_seconds,
+            it.cpu_seconds * 1000.0 / jobs as f64,
+            it.manager_cpu_seconds
+        );
+        println!(
+            "       {} reconciles: p99 {:.0} ms, {:.0} ms until all ran; p99 of a write in the API server {:.0} ms",
             it.reconciles,
-            it.p99_running_seconds * 1000.0
+            it.p99_seconds * 1000.0,
+            it.p99_running_seconds * 1000.0,
+            it.write_p99_seconds * 1000.0
         );
     }
     let mean = |all: Vec<f64>| all.iter().sum::<f64>() / all.len() as f64;
@@ -125,9 +136,11 @@ fn judge_fleet(tally: &mut Tally, all: &[Measured], jobs: usize, ratio: f64, mem
     let a_job = jobs as f64;
     let writes = of(|it| it.writes.values().sum::<usize>() as f64);
     tally.at_most("writes for a job", worst(&writes) / a_job, WRITES, "");
-    tally.at_most("processor time for a job", worst(&of(|it| it.cpu_seconds)) * 1000.0 / a_job, CPU, "ms");
+    let share = of(|it| it.cpu_seconds / it.manager_cpu_seconds);
+    tally.at_most("processor time, of that of the kube-controller-manager", worst(&share), CPU, "x");
     tally.at_most("memory", worst(&of(|it| it.peak_mebibytes)), memory, "MiB");
-    tally.at_most("99 % of the reconciles", worst(&of(|it| it.p99_seconds)) * 1000.0, RECONCILE, "ms");
+    let own = of(|it| (it.p99_seconds - STARTS * it.write_p99_seconds).max(0.0));
+    tally.at_most("99 % of the reconciles, without their writes", worst(&own) * 1000.0, RECONCILE, "ms");
 }
 
 fn median(all: &[f64]) -> f64 {

@@ -82,7 +82,8 @@ fn a_job_that_was_deleted_is_reported_and_replayed_from_its_storage() {
         let _operator = Operator::with_claims(scene).await;
         scene.apply(&small(|job| {
             job["spec"]["phases"] = json!([{"name": "fused", "settings": {"optimizerKernel": "Fused"}}]);
-            job["spec"]["analysis"] = json!({"minPairs": 1, "maxPairs": 1, "warmupSteps": 2, "windowSteps": 20});
+            job["spec"]["analysis"] = json!({"minPairs": 1, "maxPairs": 1, "warmupSteps": 2, "windowSteps": 20,
+                "budgetPercent": "Unlimited"});
         }));
         let done = scene.complete("small", Duration::from_secs(300)).await;
         let training = status(&done).training.clone().unwrap();
@@ -99,6 +100,7 @@ fn a_job_that_was_deleted_is_reported_and_replayed_from_its_storage() {
         let found: Value = serde_json::from_str(&read(&["status", "--output", "json"])).unwrap();
         assert_eq!((&found["job"], &found["status"]["stage"]), (&json!("small"), &json!("Complete")), "{found:#}");
         assert_eq!(found["status"]["training"]["items"], json!(80), "the last attempt has recorded its end");
+        assert_eq!(found["status"]["phases"][0]["speedup"]["pairs"], json!(1), "the phase was measured: {found:#}");
         let phases = |status: &Value| status["phases"][0]["state"].clone();
         assert_eq!(phases(&found["status"]), phases(&serde_json::to_value(&done.status).unwrap()));
         let page = read(&["report", "-o", "-"]);
