@@ -2,7 +2,7 @@
 
 use pawl_e2e::{Operator, Scene};
 use rustix::param::clock_ticks_per_second;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The operator at work, as the chart starts it.
 pub struct Metered(Operator);
@@ -40,15 +40,10 @@ impl Metered {
 /// Processor time so far of the kube-controller-manager of the cluster, seconds. It watches the same pods and batch Jobs
 /// as the operator, and makes the pods.
 pub fn manager_cpu_seconds() -> f64 {
-    let program = |process: &Path| {
-        let command = std::fs::read_to_string(process.join("cmdline")).ok()?;
-        let path = command.split_terminator('\0').next()?.to_owned();
-        Path::new(&path).file_name().map(|name| name == "kube-controller-manager")
-    };
-    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok).map(|entry| entry.path());
-    let managers: Vec<PathBuf> = processes.filter(|process| program(process) == Some(true)).collect();
-    assert_eq!(managers.len(), 1, "one cluster runs: {managers:?}");
-    cpu_seconds(&std::fs::read_to_string(managers[0].join("stat")).unwrap())
+    let state =
+        std::env::var_os("PAWL_CLUSTER_STATE").expect("PAWL_CLUSTER_STATE: run this through tests/cluster/with");
+    let process = std::fs::read_to_string(Path::new(&state).join("pid/kube-controller-manager")).unwrap();
+    cpu_seconds(&std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap())
 }
 
 /// Processor time of a process, of whose file `stat` this is the text, user and system, seconds.

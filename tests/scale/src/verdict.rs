@@ -21,7 +21,7 @@ const FLEETS: [(usize, f64, f64); 2] = [(300, 1.25, 60.0), (1000, 1.5, 100.0)];
 /// in ten jobs may need another one.
 const WRITES: f64 = 6.1;
 /// Most processor time of the operator, of that of the kube-controller-manager for the same jobs.
-const CPU: f64 = 0.5;
+const CPU: f64 = 0.4;
 /// Writes of a reconcile that starts a gang.
 const STARTS: f64 = 4.0;
 /// Longest time from the post of a job to its pods, milliseconds.
