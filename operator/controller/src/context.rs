@@ -9,6 +9,7 @@ use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::nodes::Nodes;
 use crate::objects::{Blueprint, Images, PodDefaults, StorageConfig};
+use crate::refusals::Refusals;
 use crate::services::Services;
 use kube::Client;
 use pawl_api::{Policy, TrainingJob};
@@ -46,6 +47,8 @@ pub struct Context {
     pub namespaces: Namespaces,
     /// The nodes that did not accept pods.
     pub nodes: Nodes,
+    /// Why pods are refused.
+    pub refusals: Refusals,
 }
 
 impl Context {

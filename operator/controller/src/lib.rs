@@ -49,6 +49,7 @@ mod owned;
 pub mod packed;
 pub mod reading;
 pub mod reconcile;
+pub mod refusals;
 pub mod repair;
 mod run;
 mod sample;

@@ -3,10 +3,11 @@
 
 use crate::context::Context;
 use crate::error::{Doing, Error, code};
-use crate::facts::{AttemptFacts, FAILED_CREATE, GangFacts, Hindrance, NodeSeen, PodFacts};
+use crate::facts::{AttemptFacts, GangFacts, NodeSeen, PodFacts};
 use crate::key::Key;
 use crate::objects::{self, Blueprint};
 use crate::owned::Objects;
+use crate::refusals::FRESH;
 use crate::watched::{WatchedJob, WatchedPod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// A pod is overdue when its kubelet has not removed it this long after its grace period.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(5);
 /// The Job controller makes pods within a second, unless they are refused.
-const SLOW_PODS: SignedDuration = SignedDuration::from_secs(2);
+const SLOW_PODS: Duration = FRESH;
 /// Minimum interval between looks why pods of one batch Job are refused.
 const REFUSAL_EVERY: Duration = Duration::from_secs(20);
 /// Longest reason for which a node is not ready, bytes.
@@ -57,7 +58,7 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
         if let Some(gang) = facts.incomplete_gang().filter(|gang| is_late(gang, now))
             && context.jobs.may_try(key, &format!("pods {}", gang.uid), REFUSAL_EVERY)
         {
-            let refusal = look_for_refusal(context, key, gang).await?;
+            let refusal = context.refusals.of(&context.client, &key.namespace, &gang.uid).await?;
             context.facts.refused(key, &facts.name, &gang.uid, refusal);
         }
     }
@@ -67,25 +68,6 @@ pub async fn look(context: &Context, key: &Key, now: Timestamp) -> Result<(), Er
 /// Whether the pods of a batch Job should have been made by now.
 fn is_late(gang: &GangFacts, now: Timestamp) -> bool {
     gang.since.checked_add(SLOW_PODS).is_ok_and(|late| late <= now)
-}
-
-/// Why the API server refuses pods of a batch Job: nothing but an event says so. `None` when there is no such event, or
-/// the operator may not read events.
-async fn look_for_refusal(context: &Context, key: &Key, gang: &GangFacts) -> Result<Option<Hindrance>, Error> {
-    let events: Api<core::Event> = Api::namespaced(context.client.clone(), &key.namespace);
-    let about = ListParams::default().fields(&format!("involvedObject.uid={},reason={FAILED_CREATE}", gang.uid));
-    let found = match events.list(&about).await {
-        Err(error) if code(&error) == Some(403) => return Ok(None),
-        found => found.doing(|| "list the events of a batch Job".to_owned())?.items,
-    };
-    let about = |event: &&core::Event| {
-        event.involved_object.uid.as_ref() == Some(&gang.uid) && event.reason.as_deref() == Some(FAILED_CREATE)
-    };
-    let newest = found.iter().filter(about).max_by_key(|event| {
-        let seen = event.last_timestamp.as_ref().or(event.metadata.creation_timestamp.as_ref());
-        seen.map(|time| time.0)
-    });
-    Ok(newest.and_then(|event| event.message.as_deref()).map(Hindrance::of_creation))
 }
 
 /// Whether the end of a pod may never be reported: the cluster deleted it, or it is overdue.

@@ -15,6 +15,7 @@ use crate::nodes::Nodes;
 use crate::objects::{Images, PodDefaults, StorageConfig};
 use crate::packed::Packed;
 use crate::reading;
+use crate::refusals::Refusals;
 use crate::scopes::Scopes;
 use crate::serve::{self, Readiness};
 use crate::services::Services;
@@ -120,6 +121,7 @@ pub async fn run(
         services: Services::default(),
         namespaces: Namespaces::new(config.operator.clone(), metrics.clone()),
         nodes: Nodes::default(),
+        refusals: Refusals::default(),
     });
 
     let mut tasks = JoinSet::new();

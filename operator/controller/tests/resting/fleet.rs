@@ -19,6 +19,7 @@ use pawl_controller::metrics::Metrics;
 use pawl_controller::namespaces::Namespaces;
 use pawl_controller::nodes::Nodes;
 use pawl_controller::objects::{Images, PodDefaults, StorageConfig};
+use pawl_controller::refusals::Refusals;
 use pawl_controller::scopes::Scopes;
 use pawl_controller::serve::{Readiness, routes};
 use pawl_controller::services::Services;
@@ -148,5 +149,6 @@ fn context(client: kube::Client) -> Arc<Context> {
         services: Services::default(),
         namespaces: Namespaces::new(None, metrics),
         nodes: Nodes::default(),
+        refusals: Refusals::default(),
     })
 }

@@ -20,6 +20,7 @@ use pawl_controller::nodes::Nodes;
 use pawl_controller::objects::{Images, PodDefaults, StorageConfig};
 use pawl_controller::reading::{self, Guarded};
 use pawl_controller::reconcile::reconcile;
+use pawl_controller::refusals::Refusals;
 use pawl_controller::services::Services;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -69,6 +70,7 @@ impl Operator {
             services: Services::default(),
             namespaces: Namespaces::new(None, metrics),
             nodes: Nodes::default(),
+            refusals: Refusals::default(),
         };
         let listings = [(); 4].map(|()| Listing::new(None));
         let (known, named) = (BTreeMap::new(), Vec::new());
