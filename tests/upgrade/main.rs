@@ -119,7 +119,7 @@ fn in_the_middle_of_a_ladder() {
         }));
         let optimizing = |job: &TrainingJob| stage(job) == Stage::Optimizing;
         scene.job_until("toy", "to be optimized", Duration::from_secs(90), optimizing).await;
-        // The definition of the previous version may lack the field, or not know `Unlimited`: an integer is read by all.
+        // The definition of the previous version may lack the field, or not know `Unlimited`: all read an integer.
         this.define();
         scene.patch_spec("toy", json!({"analysis": {"budgetPercent": 1000}})).await;
         let mut seen = BTreeSet::new();

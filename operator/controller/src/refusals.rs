@@ -1,5 +1,5 @@
-//! Why pods of batch Jobs are refused: nothing but events says so, and the API server reads all events of a namespace to
-//! find some of them. So all jobs of a namespace read them together, at most once in [`FRESH`].
+//! Why pods of batch Jobs are refused: nothing but events says so, and the API server reads all events of a namespace
+//! to find some of them. So all jobs of a namespace read them together, at most once in [`FRESH`].
 
 use crate::error::{Doing, Error, code};
 use crate::facts::{FAILED_CREATE, Hindrance};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For so long what was read holds for all jobs of a namespace: it is asked about batch Jobs that are as old at least, so
-/// that it is not from before their pods were refused.
+/// For so long what was read holds for all jobs of a namespace: it is asked about batch Jobs that are as old at least,
+/// so that it is not from before their pods were refused.
 pub(crate) const FRESH: Duration = Duration::from_secs(2);
 
 /// What was last read of each namespace.

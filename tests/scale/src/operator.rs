@@ -37,8 +37,8 @@ impl Metered {
     }
 }
 
-/// Processor time so far of the kube-controller-manager of the cluster, seconds. It watches the same pods and batch Jobs
-/// as the operator, and makes the pods.
+/// Processor time so far of the kube-controller-manager of the cluster, seconds. It watches the same pods and batch
+/// Jobs as the operator, and makes the pods.
 pub fn manager_cpu_seconds() -> f64 {
     let state =
         std::env::var_os("PAWL_CLUSTER_STATE").expect("PAWL_CLUSTER_STATE: run this through tests/cluster/with");

@@ -76,8 +76,7 @@ pub async fn run(
 ) -> Result<AttemptResult, AgentError> {
     check(plan, &node).map_err(|message| AgentError::InvalidPlan { attempt: plan.attempt.clone(), message })?;
     let (_lock, launches) = take_over(plan, &node.work_dir).await?;
-    let allowed = plan.gather_seconds.map(Duration::try_from_secs_f64);
-    node.limits.gather = allowed.and_then(Result::ok).unwrap_or(node.limits.gather);
+    node.limits.gather = gather(plan).unwrap_or(node.limits.gather);
 
     let mut tasks = JoinSet::new();
     let (link, shared) = match &node.rendezvous {
@@ -135,6 +134,11 @@ pub async fn run(
         recorder.finish(result.end, &result.message).await.into_iter().for_each(&observer);
     }
     Ok(result)
+}
+
+/// How long the plan lets agents gather, if it says so.
+fn gather(plan: &AttemptPlan) -> Option<Duration> {
+    Duration::try_from_secs_f64(plan.gather_seconds?).ok()
 }
 
 /// Locks the attempt's directory, and ends what an earlier run has left there. Returns the lock, and the launches that

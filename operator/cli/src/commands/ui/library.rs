@@ -13,8 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow. Whether it can
-/// be read changes its ctime.
+/// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow. Whether it
+/// can be read changes its ctime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {
     inode: u64,
