@@ -12,7 +12,6 @@ use pawl_decision::observed::{AttemptState, Ending, Leaving, Observed, WaitsFor}
 use serde_json::json;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3)];
 
@@ -412,26 +411,6 @@ fn a_preempted_gang_that_is_gone_before_it_was_seen_to_end_counts_as_no_failure(
     world.run();
     assert_eq!((world.verdict("fuse").0, world.count_events("AttemptFailed")), (PhaseState::Accepted, 0));
     assert_eq!(world.count_events("Preempted"), 1);
-}
-
-/// A request to stop the last of them would come too late, or cut short how it ends.
-#[test]
-fn ranks_that_end_one_after_another_are_not_stopped_unless_one_stays_behind() {
-    let mut world = World::new(fuse(json!({})), factors(FACTORS));
-    let all_ran = |world: &World| world.alive().iter().any(|it| it.facts.results.len() == it.plan.launches.len());
-    world.run_until(all_ran);
-    let since = world.now;
-    let attempt = world.attempts.values_mut().last().unwrap();
-    attempt.facts.state = AttemptState::Leaving(Leaving::Ending { since });
-    let after = |seconds| {
-        let now = since + SignedDuration::from_secs(seconds);
-        let decision = decide(&world.job, &world.status, &world.observed(), now);
-        (decision.actions.iter().any(|action| matches!(action, Action::Stop { .. })), decision.requeue_after)
-    };
-    let (stopped, again) = after(1);
-    assert!(!stopped && again.is_some_and(|again| again <= Duration::from_secs(30)), "{again:?}");
-    assert!(!after(29).0);
-    assert!(after(31).0, "one that stays behind holds the devices");
 }
 
 #[test]

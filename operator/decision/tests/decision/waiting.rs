@@ -1,12 +1,14 @@
 //! Attempts that wait: what is reported of them, for how long, and what replaces them.
 
 use crate::world::{World, factors, fuse};
+use jiff::SignedDuration;
 use pawl_api::status::{PhaseState, Stage};
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::action::Action;
 use pawl_decision::decide;
-use pawl_decision::observed::{AttemptState, Ending, WaitsFor};
+use pawl_decision::observed::{AttemptState, Ending, Leaving, WaitsFor};
 use serde_json::json;
+use std::time::Duration;
 
 const FACTORS: &[(&str, f64)] = &[("Fuse", 1.3)];
 
@@ -189,4 +191,24 @@ fn an_attempt_that_its_user_starts_again_is_replaced_once() {
     world.run();
     assert_eq!((world.status.stage, world.status.attempts), (Stage::Complete, before + 1));
     assert_eq!((world.count_events("Restarted"), world.count_events("AttemptFailed")), (1, 0));
+}
+
+/// A request to stop the last of them would come too late, or cut short how it ends.
+#[test]
+fn ranks_that_end_one_after_another_are_not_stopped_unless_one_stays_behind() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    let all_ran = |world: &World| world.alive().iter().any(|it| it.facts.results.len() == it.plan.launches.len());
+    world.run_until(all_ran);
+    let since = world.now;
+    let attempt = world.attempts.values_mut().last().unwrap();
+    attempt.facts.state = AttemptState::Leaving(Leaving::Ending { since });
+    let after = |seconds| {
+        let now = since + SignedDuration::from_secs(seconds);
+        let decision = decide(&world.job, &world.status, &world.observed(), now);
+        (decision.actions.iter().any(|action| matches!(action, Action::Stop { .. })), decision.requeue_after)
+    };
+    let (stopped, again) = after(1);
+    assert!(!stopped && again.is_some_and(|again| again <= Duration::from_secs(30)), "{again:?}");
+    assert!(!after(29).0);
+    assert!(after(31).0, "one that stays behind holds the devices");
 }
