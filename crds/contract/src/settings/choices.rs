@@ -19,7 +19,8 @@ macro_rules! choices {
 
 choices!(/// How the step is executed.
 Compile {
-    /// One library call per operation. (Not written `Off`: YAML 1.1, and with it kubectl, reads that as `false`.)
+    // Not written `Off`: YAML 1.1, and with it kubectl, reads that as `false`.
+    /// One library call per operation.
     None,
     /// Fused kernels, launched one by one.
     Fuse,
