@@ -107,8 +107,8 @@ pub struct TrainingStatus {
     /// What trained the model, in order of the items.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SegmentStatus>,
-    /// What attempts trained with whose part of the model was not seen, or is not in it. The launches by which a
-    /// trainer names the parts of a checkpoint that it resumes are looked up here, too.
+    // The launches by which a trainer names the parts of a checkpoint that it resumes are looked up here, too.
+    /// What attempts trained with whose part of the model was not seen, or is not in it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<SegmentStatus>,
     /// Trainings of this job before a change of what is trained, the newest last. Their checkpoints are kept.
