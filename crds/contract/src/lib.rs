@@ -6,6 +6,7 @@
 //! - [`attempt`]: the names of attempts, and how they end.
 //! - [`plan`]: the launches of an attempt; one [`plan::LaunchPlan`] is the `plan.json` of one launch.
 //! - [`measured`]: measurements, in the same form wherever they occur.
+//! - [`disturbance`]: what else happened on the machine of a launch, and when it counts.
 //! - [`details`]: measurements that only the report contains.
 //! - [`report`]: the report of a launch; [`report::LaunchResult`] is its compact form, the input of decisions.
 //! - [`curve`]: the loss curve in a few numbers.
@@ -28,6 +29,7 @@ pub mod checkpoint;
 pub mod curve;
 pub mod decimal;
 pub mod details;
+pub mod disturbance;
 pub mod effect;
 pub mod env;
 pub mod exit;

@@ -28,8 +28,8 @@ pub struct Validation<N = f64> {
     pub metrics: BTreeMap<String, N>,
 }
 
-/// What else happened on the machine while a launch ran, each as a share of its time, 0 to 1. An absent value was not
-/// observed.
+/// What else happened on the machine while a launch was measured, each as a share of that time, 0 to 1. An absent value
+/// was not observed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -41,6 +41,16 @@ pub struct Disturbance<N = f64> {
     /// Some process of the machine waited for memory (`some` in `/proc/pressure/memory`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_pressure: Option<N>,
+    /// Some process of the machine waited for a disk (`some` in `/proc/pressure/io`); the launch's own processes count,
+    /// too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_pressure: Option<N>,
+    /// Programs other than the launch computed: of the time of all CPUs of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_cpu_share: Option<N>,
+    /// The CPU limit of the container stopped the launch: of the periods in which the limit is enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_throttled_share: Option<N>,
     /// The GPU's clocks were lowered for its temperature or its power supply. Its power limit does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttled_share: Option<N>,
@@ -163,13 +173,15 @@ impl<N> Validation<N> {
 impl<N> Disturbance<N> {
     /// Converts each number; one for which `convert` returns `None` is absent.
     pub fn filter_map<M>(&self, convert: impl Fn(&N) -> Option<M>) -> Disturbance<M> {
-        let Self { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } = self;
         let share = |value: &Option<N>| value.as_ref().and_then(&convert);
         Disturbance {
-            cpu_pressure: share(cpu_pressure),
-            memory_pressure: share(memory_pressure),
-            throttled_share: share(throttled_share),
-            shared_gpu_share: share(shared_gpu_share),
+            cpu_pressure: share(&self.cpu_pressure),
+            memory_pressure: share(&self.memory_pressure),
+            io_pressure: share(&self.io_pressure),
+            other_cpu_share: share(&self.other_cpu_share),
+            cpu_throttled_share: share(&self.cpu_throttled_share),
+            throttled_share: share(&self.throttled_share),
+            shared_gpu_share: share(&self.shared_gpu_share),
         }
     }
 }

@@ -5,7 +5,8 @@
 
 use crate::checkpoint::{CheckpointRef, TrainedPart};
 use crate::exit::Outcome;
-use crate::measured::{Disturbance, Measured, Spread, Validation};
+use crate::disturbance::DisturbanceKind;
+use crate::measured::{Measured, Spread, Validation};
 use crate::plan::{Budget, LaunchKind, LaunchPlan};
 use crate::progress::Progress;
 use crate::report::{LaunchResult, Report};
@@ -197,7 +198,6 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         Some(Spread { p10, median, p90 }) => (Some(*p10), Some(*median), Some(*p90)),
         None => (None, None, None),
     };
-    let Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } = disturbance;
     let ranges = [
         ("wallSeconds", *wall_seconds, (0.0, TIME)),
         // None at all is not a speed, which a gate names.
@@ -210,10 +210,6 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         ("collectiveWaitShare", *collective_wait_share, SHARE),
         ("offloadShare", *offload_share, SHARE),
         ("utilization", *utilization, SHARE),
-        ("cpuPressure", *cpu_pressure, SHARE),
-        ("memoryPressure", *memory_pressure, SHARE),
-        ("throttledShare", *throttled_share, SHARE),
-        ("sharedGpuShare", *shared_gpu_share, SHARE),
         ("float8OverflowShare", *float8_overflow_share, SHARE),
         ("float8UnderflowShare", *float8_underflow_share, SHARE),
         ("initialWeightsShare", *initial_weights_share, SHARE),
@@ -225,7 +221,11 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         let all = [("firstValidation", first_validation), ("validation", newest)];
         all.into_iter().find_map(|(field, found)| validation(field, found.as_ref()?))
     };
-    counted.or_else(ranged).or_else(evaluated)
+    let disturbed = || {
+        let share = |kind: DisturbanceKind| number(kind.field(), *disturbance.share(kind)?, SHARE.0, SHARE.1);
+        DisturbanceKind::ALL.into_iter().find_map(share)
+    };
+    counted.or_else(ranged).or_else(disturbed).or_else(evaluated)
 }
 
 /// What a launch lacks that reports to be done: it has trained fewer items than its budget, by a whole step or more.

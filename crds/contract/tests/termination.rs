@@ -49,10 +49,13 @@ prop_compose! {
         (steps, items) in any::<(u64, u64)>(),
         [validation, first_validation] in prop::array::uniform2(of(validation())),
         steady in of(any::<bool>()),
-        [cpu_pressure, memory_pressure, throttled_share, shared_gpu_share] in prop::array::uniform4(of(any::<f64>())),
+        shares in prop::array::uniform7(of(any::<f64>())),
     ) -> Measured {
         Measured {
-            disturbance: Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share },
+            disturbance: Disturbance {
+                cpu_pressure: shares[0], memory_pressure: shares[1], io_pressure: shares[2], other_cpu_share: shares[3],
+                cpu_throttled_share: shares[4], throttled_share: shares[5], shared_gpu_share: shares[6],
+            },
             steady, steps, items, first_validation, validation, wall_seconds: rates[0], items_per_second: rates[1],
             step_seconds: step.map(|[p10, median, p90]| Spread { p10, median, p90 }), loss: rates[2],
             peak_memory_bytes: memory[0], predicted_memory_bytes: memory[1], loader_wait_share: rates[3],
@@ -184,7 +187,7 @@ fn seven_pairs_fit_whole() {
                 cpu_pressure: Some(0.99),
                 memory_pressure: Some(0.0),
                 throttled_share: Some(0.25),
-                shared_gpu_share: None,
+                ..Disturbance::default()
             },
             ..launch.measured
         },
@@ -193,6 +196,33 @@ fn seven_pairs_fit_whole() {
     for launches in [validated.collect::<Vec<_>>(), with_curve.collect()] {
         let folded = unfold(&fold(&launches)).unwrap();
         assert_eq!((folded.dropped, folded.launches), (0, launches));
+    }
+}
+
+/// Without the spread of their step times, which no verdict needs.
+#[test]
+fn seven_pairs_on_a_busy_machine_keep_what_disturbed_them() {
+    let busy = |index| {
+        let mut launch = measured(index, "");
+        launch.curve = vec![0.234567, 0.193456, 0.145678, 0.123456];
+        launch.measured.validation = None;
+        launch.measured.disturbance = Disturbance {
+            cpu_pressure: Some(0.99),
+            memory_pressure: Some(0.01),
+            io_pressure: Some(0.12),
+            other_cpu_share: Some(0.41),
+            cpu_throttled_share: Some(0.02),
+            throttled_share: Some(0.25),
+            shared_gpu_share: Some(0.33),
+        };
+        launch
+    };
+    let launches: Vec<_> = (0..14).map(busy).collect();
+    let folded = unfold(&fold(&launches)).unwrap();
+    assert_eq!((folded.dropped, folded.launches.len()), (0, 14));
+    for (found, sent) in folded.launches.iter().zip(&launches) {
+        assert_eq!(found.measured.disturbance, sent.measured.disturbance);
+        assert_eq!((found.measured.items_per_second, &found.curve), (sent.measured.items_per_second, &sent.curve));
     }
 }
 
