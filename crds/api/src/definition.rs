@@ -5,6 +5,7 @@ use crate::rules;
 use crate::schema;
 use crate::spec::TrainingJobSpec;
 use crate::status::TrainingJobStatus;
+use pawl_contract::disturbance::DisturbanceKind;
 use pawl_contract::settings::{Numerics, Settings};
 use serde_json::{Map, Value, json};
 
@@ -145,6 +146,20 @@ fn shorten(schema: &mut Value) {
         undocument_measured(&mut status[part], of_launches);
     }
     undocument_measured(&mut status["phases"]["items"], of_launches);
+    omit_disturbances(status);
+}
+
+/// Removes what disturbs launches from the measurements of several launches and of the training, which never have it.
+fn omit_disturbances(status: &mut Value) {
+    let phases = &mut status["phases"]["items"]["properties"];
+    phases.as_object_mut().into_iter().for_each(forget_disturbances);
+    for part in ["baseline", "bundle", "training"] {
+        status[part]["properties"].as_object_mut().into_iter().for_each(forget_disturbances);
+    }
+}
+
+fn forget_disturbances(fields: &mut Map<String, Value>) {
+    fields.retain(|name, _| DisturbanceKind::ALL.into_iter().all(|kind| kind.field() != name));
 }
 
 /// Removes descriptions from the properties that have the same description in `first`.
@@ -174,6 +189,21 @@ fn keep_first_description(schema: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_launches_are_disturbed() {
+        let schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+        let status = &schema["properties"]["status"]["properties"];
+        for kind in DisturbanceKind::ALL {
+            for whole in [&status["phases"]["items"], &status["baseline"], &status["bundle"], &status["training"]] {
+                assert!(whole["properties"][kind.field()].is_null(), "{kind:?}");
+            }
+            for of in [&status["phases"]["items"], &status["baseline"], &status["bundle"]] {
+                let launch = &of["properties"]["launches"]["items"]["properties"];
+                assert!(launch[kind.field()].is_object(), "{kind:?}");
+            }
+        }
+    }
 
     #[test]
     fn the_reference_contains_what_the_table_says() {

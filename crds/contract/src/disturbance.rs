@@ -109,8 +109,8 @@ impl<N> Disturbance<N> {
 }
 
 impl Disturbance {
-    /// What disturbed the launch from outside, and its share; of several, the one with the largest share. `None`: it was
-    /// not disturbed, or nothing was observed.
+    /// What disturbed the launch from outside, and its share; of several, the one with the largest share. `None`: it
+    /// was not disturbed, or nothing was observed.
     ///
     /// ```
     /// use pawl_contract::disturbance::DisturbanceKind;

@@ -293,6 +293,7 @@ mod tests {
             (json!({"loss": 1e120}), "loss: 1e120"),
             (json!({"validation": {"items": 1, "metrics": {"loss": 1e120}}}), "validation.loss: 1e120"),
             (json!({"utilization": 99.0}), "utilization: 9.9e1"),
+            (json!({"otherCpuShare": 2.0}), "otherCpuShare: 2e0"),
             (json!({"wallSeconds": -1.0}), "wallSeconds: -1e0"),
             (
                 json!({"trained": [{"fromItems": most, "attempt": "j-1", "launch": "l"}]}),

@@ -4,12 +4,11 @@ use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of, with_utilization};
 use crate::revision::patch;
-use crate::statistics::disturbed::{Launches, Strain};
+use crate::statistics::disturbed::Launches;
 use crate::task::Task;
 use crate::trainer::comparable;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_contract::attempt::AttemptName;
-use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Disturbance;
 use pawl_contract::plan::{Budget, LaunchKind, WindowLimit};
@@ -313,12 +312,8 @@ impl Launches for Pair<'_> {
         Pair::speeds(self)
     }
 
-    fn strains(&self) -> [Strain; 2] {
-        [self.control, self.candidate].map(|launch| {
-            let Disturbance { cpu_pressure, memory_pressure, throttled_share, shared_gpu_share } =
-                &launch.measured.disturbance;
-            [cpu_pressure, memory_pressure, throttled_share, shared_gpu_share]
-                .map(|share| share.as_ref().map(Decimal::value))
-        })
+    fn disturbances(&self) -> [Disturbance; 2] {
+        let observed = |launch: &LaunchStatus| launch.measured.disturbance.filter_map(|share| Some(share.value()));
+        [self.control, self.candidate].map(observed)
     }
 }

@@ -172,6 +172,7 @@ mod tests {
                 lower: Some("1.28".parse().unwrap()),
                 upper: Some("1.35".parse().unwrap()),
                 pairs: 3,
+                disturbed: 0,
             }),
             ..PhaseStatus::default()
         };

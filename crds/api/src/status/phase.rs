@@ -134,6 +134,9 @@ pub struct Speedup {
     pub upper: Option<Decimal>,
     /// Pairs measured.
     pub pairs: u32,
+    /// Those of them that were disturbed from outside, such as by other programs on the CPUs.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub disturbed: u32,
 }
 
 /// Quality against the original baseline at equal items seen.

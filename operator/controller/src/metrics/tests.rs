@@ -57,6 +57,7 @@ fn status() -> TrainingJobStatus {
             lower: decimal("1.2"),
             upper: decimal("1.4"),
             pairs: 3,
+            disturbed: 0,
         }),
         measured: Measured { peak_memory_bytes: Some(1 << 30), ..Measured::default() },
         ..PhaseStatus::default()
@@ -74,6 +75,7 @@ fn status() -> TrainingJobStatus {
                 lower: decimal("1.1"),
                 upper: decimal("1.5"),
                 pairs: 3,
+                disturbed: 0,
             }),
             ..BundleStatus::default()
         }),

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn interval(mean: f64, reach: f64) -> Interval {
-        Interval { mean, bounds: Some((mean - reach, mean + reach)), count: 3, repeated: 0 }
+        Interval { mean, bounds: Some((mean - reach, mean + reach)), count: 3, repeated: 0, unrest: None }
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         ] {
             assert_eq!(band.judge(&interval(mean, reach)), position, "{band}: {mean} +- {reach}");
         }
-        let single = Interval { mean: 0.01, bounds: None, count: 1, repeated: 0 };
+        let single = Interval { mean: 0.01, bounds: None, count: 1, repeated: 0, unrest: None };
         assert_eq!(Band::within(0.01).judge(&single), Position::Inside, "the limit itself is allowed");
     }
 

@@ -5,6 +5,7 @@ use crate::comparison::Comparison;
 use crate::launch::Launch;
 use crate::reason::Reason;
 use crate::revision::accepted;
+use crate::statistics::outside::Unrest;
 use crate::statistics::sequential::{Interval, Sequential, alpha, looks, ratio, required, sequential, share_of_t};
 use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, Purpose, Speedup};
@@ -75,22 +76,37 @@ pub(crate) fn status(interval: &Interval) -> Option<Speedup> {
         lower: interval.bounds.and_then(|(lower, _)| Decimal::from_f64(lower)),
         upper: interval.bounds.and_then(|(_, upper)| Decimal::from_f64(upper)),
         pairs: interval.count as u32,
+        disturbed: interval.unrest.map_or(0, |unrest| unrest.pairs as u32),
     })
 }
 
 /// Human-readable text of the interval.
 pub(crate) fn shown(interval: &Interval) -> String {
     let repeated = match interval.repeated {
-        0 => String::new(),
-        1 => " (1 disturbed pair was repeated)".to_owned(),
-        count => format!(" ({count} disturbed pairs were repeated)"),
+        0 => None,
+        1 => Some("1 disturbed pair was repeated".to_owned()),
+        count => Some(format!("{count} disturbed pairs were repeated")),
     };
+    let unrest = interval.unrest.map(|unrest| disturbed(&unrest, interval.count));
+    let notes: Vec<String> = repeated.into_iter().chain(unrest).collect();
+    let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
     match interval.bounds {
         Some((lower, upper)) => {
-            format!("speedup {:.3} [{lower:.3}, {upper:.3}] from {} pairs{repeated}", interval.mean, interval.count)
+            format!("speedup {:.3} [{lower:.3}, {upper:.3}] from {} pairs{notes}", interval.mean, interval.count)
         }
-        None => format!("speedup {:.3} from a single pair (SinglePair: no interval)", interval.mean),
+        None => format!("speedup {:.3} from a single pair (SinglePair: no interval){notes}", interval.mean),
     }
+}
+
+/// That a result rests on disturbed pairs, of `count`.
+fn disturbed(unrest: &Unrest, count: usize) -> String {
+    let Unrest { pairs, kind, share } = *unrest;
+    let of_all = match (pairs, count) {
+        (1, 1) => "it was".to_owned(),
+        (1, _) => format!("1 of {count} pairs was"),
+        (_, _) => format!("{pairs} of {count} pairs were"),
+    };
+    format!("{of_all} measured while {kind}: {:.0} %", share * 100.0)
 }
 
 /// The confidence interval of the subject's speedup so far; `None` without pairs.
@@ -99,18 +115,26 @@ pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     let Some(threshold) = threshold(subject) else { return measured(comparison) };
     match compare(comparison, threshold.value).0 {
         Sequential::Above(interval) | Sequential::Below(interval) | Sequential::Undecided(interval) => Some(interval),
-        Sequential::More(_) => over_all_pairs(comparison, share_of_t),
+        Sequential::More(_) => over_all_pairs(comparison, looks(&comparison.draft.spec.analysis), share_of_t),
     }
 }
 
 /// The interval of a comparison without a threshold: a single analysis at the whole error probability.
 fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
-    over_all_pairs(comparison, |analysis, _| alpha(analysis))
+    let first = looks(&comparison.draft.spec.analysis).into_iter().take(1);
+    over_all_pairs(comparison, first, |analysis, _| alpha(analysis))
 }
 
-/// The interval over the existing pairs, at the error probability `error` of their number.
-fn over_all_pairs(comparison: &Comparison<'_>, error: impl Fn(&Analysis, usize) -> f64) -> Option<Interval> {
-    ratio(&comparison.pairs(0).0, |count| error(&comparison.draft.spec.analysis, count))
+/// The interval over the existing pairs, at the error probability `error` of their number. They are those of the last
+/// of the `looks` for which there are enough.
+fn over_all_pairs(
+    comparison: &Comparison<'_>,
+    looks: impl IntoIterator<Item = usize>,
+    error: impl Fn(&Analysis, usize) -> f64,
+) -> Option<Interval> {
+    let pairs = comparison.pairs(0).0;
+    let look = looks.into_iter().filter(|look| *look <= pairs.len()).max();
+    ratio(&pairs, look.unwrap_or(pairs.len()), |count| error(&comparison.draft.spec.analysis, count))
 }
 
 /// Fails a subject whose speedup is below the threshold, or requests more pairs.
@@ -245,11 +269,27 @@ pub(super) fn holds(subject: &Subject<'_>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_contract::disturbance::DisturbanceKind;
 
     #[test]
     fn a_single_pair_is_labelled() {
-        let single = Interval { mean: 1.3, bounds: None, count: 1, repeated: 0 };
+        let single = Interval { mean: 1.3, bounds: None, count: 1, repeated: 0, unrest: None };
         assert!(shown(&single).contains("SinglePair"));
         assert_eq!(status(&single).unwrap().lower, None);
+    }
+
+    #[test]
+    fn a_result_that_rests_on_disturbed_pairs_says_so() {
+        let text = |pairs: usize, count: usize, repeated: usize| {
+            let unrest = Some(Unrest { pairs, kind: DisturbanceKind::OtherCpu, share: 0.408 });
+            shown(&Interval { mean: 1.3, bounds: (count > 1).then_some((1.2, 1.4)), count, repeated, unrest })
+        };
+        let why = "measured while other programs used the CPUs: 41 %)";
+        assert_eq!(
+            text(3, 5, 0),
+            format!("speedup 1.300 [1.200, 1.400] from 5 pairs (3 of 5 pairs were {why}")
+        );
+        assert!(text(1, 4, 1).ends_with(&format!("(1 disturbed pair was repeated; 1 of 4 pairs was {why}")));
+        assert!(text(1, 1, 0).ends_with(&format!("(it was {why}")));
     }
 }

@@ -4,10 +4,14 @@
 //! Some disturbances are observed: by the pressure on CPUs and memory, by a GPU that lowers its clocks or is shared.
 //! Others are seen in the speed alone. Both rules are the same when the arms change places. What is observed is
 //! compared within an arm, because the settings of an arm may cause it themselves (workers of a loader wait for CPUs,
-//! too), and regardless of the speed. The speed is compared between all launches: it removes as many slow controls as
-//! slow candidates, so that the error of the test is kept.
+//! too), and regardless of the speed; what surely comes from [outside](super::outside) is repeated first. The speed is
+//! compared between all launches: it removes as many slow controls as slow candidates, so that the error of the test is
+//! kept.
 
 use super::median;
+use super::outside::calm;
+use pawl_contract::disturbance::DisturbanceKind;
+use pawl_contract::measured::Disturbance;
 
 /// A disturbed launch is further from the other ones than so many typical deviations of a launch from the median of its
 /// arm.
@@ -16,14 +20,19 @@ const DEVIATIONS: f64 = 8.0;
 const LEAST: f64 = 0.05;
 /// Fewest pairs in which a launch can be recognized as disturbed.
 const FEWEST: usize = 3;
-/// Maximum number of pairs that are repeated. With more, slow launches are what this machine does, and all pairs count.
+/// Maximum number of pairs that are repeated by comparison with others. With more, slow launches are what this machine
+/// does, and all pairs count.
 const MOST: usize = 2;
 
-/// What was observed in a launch: shares of its time with pressure on CPUs, pressure on memory, lowered clocks of the
-/// GPU, other processes on the GPU.
-pub(crate) type Strain = [Option<f64>; 4];
-/// A launch is disturbed if such a share is above the median of its arm by more than this.
-const STRAINED: [f64; 4] = [0.1, 0.05, 0.2, 0.2];
+/// A launch is disturbed if a share is above the median of its arm by more than this; `None` for what comes from
+/// outside, of which the share alone decides.
+const fn excess(kind: DisturbanceKind) -> Option<f64> {
+    match kind {
+        DisturbanceKind::MemoryPressure => Some(0.05),
+        DisturbanceKind::CpuPressure | DisturbanceKind::IoPressure | DisturbanceKind::CpuThrottled => Some(0.1),
+        DisturbanceKind::OtherCpu | DisturbanceKind::GpuThrottled | DisturbanceKind::SharedGpu => None,
+    }
+}
 
 /// The launches of a pair.
 pub(crate) trait Launches {
@@ -31,39 +40,41 @@ pub(crate) trait Launches {
     fn speeds(&self) -> (f64, f64);
 
     /// What was observed in the control and in the candidate.
-    fn strains(&self) -> [Strain; 2];
+    fn disturbances(&self) -> [Disturbance; 2];
 }
 
-/// Speeds of the pairs without the disturbed ones.
-pub(crate) fn undisturbed(pairs: &[impl Launches]) -> Vec<(f64, f64)> {
-    let all: Vec<(f64, f64)> = pairs.iter().map(Launches::speeds).collect();
-    let calm = |(index, _): &(usize, &(f64, f64))| !is_strained(pairs, *index);
-    let calm: Vec<(f64, f64)> = all.iter().enumerate().filter(calm).map(|(_, speeds)| *speeds).collect();
+/// The places of the pairs that count, of which `wanted` are needed: without the disturbed ones, which are repeated.
+pub(crate) fn undisturbed(pairs: &[impl Launches], wanted: usize) -> Vec<usize> {
+    let observed: Vec<[Disturbance; 2]> = pairs.iter().map(Launches::disturbances).collect();
+    let all = calm(&observed, wanted);
+    let strained = |place: &usize| is_strained(&observed, &all, *place);
+    let calm: Vec<usize> = all.iter().copied().filter(|place| !strained(place)).collect();
     let calm = if all.len() < FEWEST || all.len() - calm.len() > MOST { all.clone() } else { calm };
-    let kept = without_outliers(&calm);
+    let speeds: Vec<(f64, f64)> = calm.iter().map(|place| pairs[*place].speeds()).collect();
+    let kept: Vec<usize> = without_outliers(&speeds).into_iter().map(|index| calm[index]).collect();
     if all.len() - kept.len() > MOST { calm } else { kept }
 }
 
-/// Whether something was observed in a launch of pair `index` that was not in most launches of its arm.
-fn is_strained(pairs: &[impl Launches], index: usize) -> bool {
-    (0..2).any(|arm| {
-        (0..STRAINED.len()).any(|kind| {
-            let shares: Vec<f64> = pairs.iter().filter_map(|pair| pair.strains()[arm][kind]).collect();
-            let own = pairs[index].strains()[arm][kind];
-            let usual = median(shares.iter().copied()).filter(|_| shares.len() >= FEWEST);
-            own.zip(usual).is_some_and(|(own, usual)| own > usual + STRAINED[kind])
-        })
-    })
+/// Whether something was observed in a launch of the pair at `place` that was not in most launches of its arm, those of
+/// the pairs at `all`.
+fn is_strained(observed: &[[Disturbance; 2]], all: &[usize], place: usize) -> bool {
+    let is_above = |arm: usize, kind: DisturbanceKind| {
+        let share = |place: usize| observed[place][arm].share(kind).copied();
+        let shares: Vec<f64> = all.iter().filter_map(|other| share(*other)).collect();
+        let usual = median(shares.iter().copied()).filter(|_| shares.len() >= FEWEST)?;
+        Some(share(place)? > usual + excess(kind)?)
+    };
+    (0..2).any(|arm| DisturbanceKind::ALL.into_iter().any(|kind| is_above(arm, kind) == Some(true)))
 }
 
-/// The pairs without those whose speed is disturbed. A pair is the items per second of the control and of the
-/// candidate.
+/// The places of the pairs without those whose speed is disturbed. A pair is the items per second of the control and of
+/// the candidate.
 ///
 /// A disturbed launch is far from all others, but for one of the other arm at most: what slows down a launch of each
 /// arm alike is not a property of either. Two launches of the same arm that are alike are not disturbed: slow launches
 /// may be what its settings do. Three are a state of the machine, and the launches that are in it must not be removed
 /// from an arm by chance.
-fn without_outliers(pairs: &[(f64, f64)]) -> Vec<(f64, f64)> {
+fn without_outliers(pairs: &[(f64, f64)]) -> Vec<usize> {
     let distance = DEVIATIONS * typical_deviation(pairs);
     let distance = distance.max(LEAST);
     let all: Vec<f64> = pairs.iter().flat_map(|(control, candidate)| [control.ln(), candidate.ln()]).collect();
@@ -74,8 +85,8 @@ fn without_outliers(pairs: &[(f64, f64)]) -> Vec<(f64, f64)> {
         near.is_empty() || near.len() == 1 && near[0] % 2 != place % 2
     };
     let calm = |index: &usize| !apart(2 * index) && !apart(2 * index + 1);
-    let kept: Vec<(f64, f64)> = (0..pairs.len()).filter(calm).map(|index| pairs[index]).collect();
-    if pairs.len() < FEWEST || pairs.len() - kept.len() > MOST { pairs.to_vec() } else { kept }
+    let kept: Vec<usize> = (0..pairs.len()).filter(calm).collect();
+    if pairs.len() < FEWEST || pairs.len() - kept.len() > MOST { (0..pairs.len()).collect() } else { kept }
 }
 
 /// A robust standard deviation of a launch within its arm, in logarithms: from the median of the distances to the
@@ -97,7 +108,7 @@ impl Launches for (f64, f64) {
         *self
     }
 
-    fn strains(&self) -> [Strain; 2] {
+    fn disturbances(&self) -> [Disturbance; 2] {
         Default::default()
     }
 }
@@ -117,9 +128,14 @@ mod tests {
             self.0
         }
 
-        fn strains(&self) -> [Strain; 2] {
-            self.1.map(|share| [Some(share), None, None, None])
+        fn disturbances(&self) -> [Disturbance; 2] {
+            self.1.map(|share| Disturbance { cpu_pressure: Some(share), ..Disturbance::default() })
         }
+    }
+
+    /// The speeds of the pairs that count.
+    fn undisturbed(pairs: &[impl Launches]) -> Vec<(f64, f64)> {
+        super::undisturbed(pairs, pairs.len()).into_iter().map(|place| pairs[place].speeds()).collect()
     }
 
     #[test]
@@ -148,8 +164,8 @@ mod tests {
             fn speeds(&self) -> (f64, f64) {
                 self.0
             }
-            fn strains(&self) -> [Strain; 2] {
-                [[self.1, None, None, None], [None; 4]]
+            fn disturbances(&self) -> [Disturbance; 2] {
+                [Disturbance { cpu_pressure: self.1, ..Disturbance::default() }, Disturbance::default()]
             }
         }
         let speeds = (100.0, 110.0);

@@ -1,6 +1,7 @@
 //! Statistics that comparisons, gates and the status share.
 
 pub(crate) mod disturbed;
+pub(crate) mod outside;
 pub(crate) mod sequential;
 
 /// The median of the finite values.

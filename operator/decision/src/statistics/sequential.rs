@@ -14,6 +14,7 @@
 //! whatever the error of t is, and the sum is simulated.
 
 use super::disturbed::{Launches, undisturbed};
+use super::outside::{Unrest, unrest};
 use pawl_api::spec::{Analysis, OnInconclusive};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -71,6 +72,8 @@ pub(crate) struct Interval {
     pub count: usize,
     /// Values that were left out because they were disturbed.
     pub repeated: usize,
+    /// Values that count although they were disturbed.
+    pub unrest: Option<Unrest>,
 }
 
 /// The mean of `values` and its one-sided t bounds at error rate `alpha` each. `None` without values, or with one that
@@ -87,7 +90,7 @@ pub(crate) fn interval(values: &[f64], alpha: f64) -> Option<Interval> {
         let reach = if error > 0.0 { quantile(alpha, count - 1) * error } else { 0.0 };
         (mean - reach, mean + reach)
     });
-    Some(Interval { mean, bounds, count, repeated: 0 })
+    Some(Interval { mean, bounds, count, repeated: 0, unrest: None })
 }
 
 /// The mean of `logs` and its bounds at the look after `look` pairs. A bound is the value of the threshold at which the
@@ -125,16 +128,19 @@ pub(crate) enum Sequential {
     Undecided(Interval),
 }
 
-/// Logarithms of the ratios of the first pairs of which `wanted` are undisturbed, and the number of disturbed ones
-/// among them; the number of pairs required when there are too few. Later pairs do not change the result.
-fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<(Vec<f64>, usize), usize> {
+/// The places of the first pairs of which `wanted` are undisturbed, without the disturbed ones, and how many those are;
+/// the number of pairs required when there are too few. Later pairs do not change the result.
+fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<(Vec<usize>, usize), usize> {
     for end in wanted..=pairs.len() {
-        let kept = undisturbed(&pairs[..end]);
+        let kept = undisturbed(&pairs[..end], wanted);
         if kept.len() >= wanted {
-            return Ok((logs(&kept), end - kept.len()));
+            let repeated = end - kept.len();
+            return Ok((kept, repeated));
         }
     }
-    Err(wanted + pairs.len() - undisturbed(pairs).len())
+    let kept = undisturbed(pairs, wanted).len();
+    // Where all were disturbed, one more tells whether the machine has become calm.
+    Err(if kept == 0 { wanted.max(pairs.len() + 1) } else { wanted + pairs.len() - kept })
 }
 
 /// Number of pairs that are required for `wanted` undisturbed ones; `None` when there are enough.
@@ -142,16 +148,23 @@ pub(crate) fn required(pairs: &[impl Launches], wanted: usize) -> Option<usize> 
     first_undisturbed(pairs, wanted).err()
 }
 
-/// Logarithms of the ratios, candidate over control.
-fn logs(pairs: &[(f64, f64)]) -> Vec<f64> {
-    pairs.iter().map(|(control, candidate)| (candidate / control).ln()).collect()
+/// Logarithms of the ratios, candidate over control, of the pairs at these places.
+fn logs(pairs: &[impl Launches], places: &[usize]) -> Vec<f64> {
+    let speeds = places.iter().map(|place| pairs[*place].speeds());
+    speeds.map(|(control, candidate)| (candidate / control).ln()).collect()
 }
 
-/// The interval of the undisturbed `pairs`, as ratios.
-pub(crate) fn ratio(pairs: &[impl Launches], error: impl Fn(usize) -> f64) -> Option<Interval> {
-    let kept = undisturbed(pairs);
-    let found = interval(&logs(&kept), error(kept.len()))?;
-    Some(Interval { repeated: pairs.len() - kept.len(), ..as_ratio(found) })
+/// The interval of the undisturbed `pairs`, of which `wanted` are needed, as ratios; of all while all are disturbed.
+pub(crate) fn ratio(pairs: &[impl Launches], wanted: usize, error: impl Fn(usize) -> f64) -> Option<Interval> {
+    let kept = Some(undisturbed(pairs, wanted)).filter(|kept| !kept.is_empty());
+    let kept = kept.unwrap_or_else(|| (0..pairs.len()).collect());
+    let found = interval(&logs(pairs, &kept), error(kept.len()))?;
+    Some(Interval { repeated: pairs.len() - kept.len(), unrest: unrest_of(pairs, &kept), ..as_ratio(found) })
+}
+
+/// The disturbed ones among the pairs at these places, which count.
+fn unrest_of(pairs: &[impl Launches], places: &[usize]) -> Option<Unrest> {
+    unrest(places.iter().map(|place| pairs[*place].disturbances()))
 }
 
 /// An interval of logarithms as one of ratios.
@@ -195,12 +208,13 @@ fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis
 pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Analysis) -> Sequential {
     let mut newest = None;
     for look in looks(analysis) {
-        let (logs, repeated) = match first_undisturbed(pairs, look) {
+        let (kept, repeated) = match first_undisturbed(pairs, look) {
             Ok(found) => found,
             Err(required) => return Sequential::More(required),
         };
+        let logs = logs(pairs, &kept);
         let Some(of_logs) = at_look(&logs, look, analysis) else { return Sequential::More(look) };
-        let interval = Interval { repeated, ..as_ratio(of_logs) };
+        let interval = Interval { repeated, unrest: unrest_of(pairs, &kept), ..as_ratio(of_logs) };
         // One pair has no bounds: its estimate decides, and is labelled.
         let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));
         if lower >= threshold {

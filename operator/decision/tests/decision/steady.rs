@@ -63,6 +63,50 @@ fn a_disturbed_pair_is_repeated_and_said_so() {
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8);
 }
 
+/// A trainer whose candidate is 1.3 times as fast, beside other programs that use 41 % of the CPUs where `busy` says so.
+fn beside_others(busy: impl Fn(&LaunchPlan) -> bool + 'static) -> Trainer {
+    Box::new(move |plan, _| {
+        let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
+        let share = if busy(plan) { 0.41 } else { 0.02 };
+        result.measured.disturbance.other_cpu_share = (plan.kind == LaunchKind::Measure).then_some(share);
+        result
+    })
+}
+
+#[test]
+fn a_pair_beside_other_programs_is_measured_again_in_either_arm() {
+    for launch in ["-p1-a", "-p1-b"] {
+        let mut world = fuse(json!({}), beside_others(move |plan| plan.launch.contains(launch)));
+        world.run();
+        assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+        let (phase, speedup) = (world.phase("fuse"), world.phase("fuse").speedup.as_ref().unwrap());
+        assert!(phase.message.contains("(1 disturbed pair was repeated)"), "{}", phase.message);
+        assert_eq!((speedup.pairs, speedup.disturbed), (3, 0));
+        assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8);
+    }
+}
+
+#[test]
+fn a_verdict_of_a_machine_that_is_never_calm_says_so() {
+    let mut world = fuse(json!({}), beside_others(|_| true));
+    world.run();
+    assert_eq!(world.verdict("fuse"), (PhaseState::Accepted, "SpeedAboveThreshold", 0));
+    let (phase, speedup) = (world.phase("fuse"), world.phase("fuse").speedup.as_ref().unwrap());
+    let expected = "(4 of 4 pairs were measured while other programs used the CPUs: 41 %)";
+    assert!(phase.message.contains(expected), "{}", phase.message);
+    assert_eq!((speedup.pairs, speedup.disturbed), (4, 4));
+    assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8, "one more pair tells that it stays so");
+}
+
+#[test]
+fn without_a_required_speedup_the_disturbed_pairs_of_a_machine_that_is_never_calm_count() {
+    let pinned = json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "two", "settings": {"lossFrequency": 4}}]});
+    let mut world = World::new(pinned, beside_others(|plan| plan.settings.loss_frequency.is_some()));
+    world.run();
+    let bundle = world.status.bundle.as_ref().unwrap();
+    assert_eq!(bundle.speedup.as_ref().map(|speedup| speedup.disturbed > 0), Some(true), "{bundle:?}");
+}
+
 /// Items per second of a loader of 20 ms a batch and steps of 10 ms, with a queue that is full at the first step.
 fn behind_a_queue(plan: &LaunchPlan) -> f64 {
     let queue = f64::from(plan.settings.loader_prefetch.unwrap_or(1));
