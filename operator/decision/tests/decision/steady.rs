@@ -99,12 +99,22 @@ fn a_verdict_of_a_machine_that_is_never_calm_says_so() {
 }
 
 #[test]
-fn without_a_required_speedup_the_disturbed_pairs_of_a_machine_that_is_never_calm_count() {
-    let pinned = json!({"phases": [{"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "two", "settings": {"lossFrequency": 4}}]});
-    let mut world = World::new(pinned, beside_others(|plan| plan.settings.loss_frequency.is_some()));
+fn all_phases_together_rest_on_the_same_pairs_also_without_a_required_speedup() {
+    let phases = json!([
+        {"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "flash", "settings": {"attention": "Flash"}},
+    ]);
+    let mut world = World::new(json!({"phases": phases}), Box::new(|plan, _| {
+        let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3), ("Flash", 1.2)]) * noise(plan, 0.002));
+        result.measured.disturbance.shared_gpu_share = Some(1.0);
+        result
+    }));
     world.run();
     let bundle = world.status.bundle.as_ref().unwrap();
-    assert_eq!(bundle.speedup.as_ref().map(|speedup| speedup.disturbed > 0), Some(true), "{bundle:?}");
+    assert_eq!((bundle.state, bundle.reason.as_str()), (PhaseState::Accepted, "GoalMet"));
+    let speedup = bundle.speedup.as_ref().unwrap();
+    assert_eq!((speedup.pairs, speedup.disturbed), (4, 4));
+    let expected = "(4 of 4 pairs were measured while other programs used the GPU: 100 %)";
+    assert!(bundle.message.contains(expected), "{}", bundle.message);
 }
 
 /// Items per second of a loader of 20 ms a batch and steps of 10 ms, with a queue that is full at the first step.
