@@ -4,7 +4,7 @@ use crate::faults::Armed;
 use crate::script::{Fault, FaultKind, Script};
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::{Measured, Spread, Validation};
+use pawl_contract::measured::{Disturbance, Measured, Spread, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::settings::OptimizerOffload;
 use std::time::Instant;
@@ -135,5 +135,12 @@ pub(crate) fn measured(run: &Run<'_>, mut seconds: Vec<f64>, into: &mut Measured
     into.offload_share = Some(if offloads { run.script.offload_share } else { 0.0 });
     into.utilization = Some(run.script.utilization);
     // Its speed is scripted: what the agent would observe of this machine has no part in it.
-    (into.disturbance.cpu_pressure, into.disturbance.memory_pressure) = (Some(0.0), Some(0.0));
+    into.disturbance = Disturbance {
+        cpu_pressure: Some(0.0),
+        memory_pressure: Some(0.0),
+        io_pressure: Some(0.0),
+        other_cpu_share: Some(0.0),
+        cpu_throttled_share: Some(0.0),
+        ..Disturbance::default()
+    };
 }

@@ -44,7 +44,9 @@
 //! launch, [`install()`] copies the agent into an image that does not include it.
 
 mod attempt;
+mod cgroup;
 mod coordinator;
+mod disturbances;
 mod exits;
 pub mod exposition;
 mod files;
@@ -65,7 +67,6 @@ mod nonfinite;
 mod observe;
 mod oom;
 mod orphans;
-mod pressure;
 mod preview;
 mod processes;
 mod ranks;

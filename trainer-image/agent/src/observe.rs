@@ -1,7 +1,7 @@
 //! Runs a command once as it is, and keeps what it prints and the CPU time that it uses.
 
 use crate::orphans::{self, Running};
-use crate::processes::{Ticks, descendants, ticks_of, ticks_of_machine};
+use crate::processes::{MachineTicks, Ticks, descendants, ticks_of};
 use crate::spawn::Nursery;
 use crate::survivors;
 use parking_lot::Mutex;
@@ -137,7 +137,7 @@ async fn look(process: Option<Pid>, start: Instant, usage: &mut Vec<Usage>) -> I
             process: seconds(own.process),
             others: seconds(others.values().sum()),
             running,
-            machine: seconds(ticks_of_machine()),
+            machine: seconds(MachineTicks::now().map_or(0, |machine| machine.busy)),
         });
         // Between two looks, however long they take, there is time for everything else.
         tokio::time::sleep(PERIOD).await;

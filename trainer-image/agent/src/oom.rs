@@ -1,5 +1,6 @@
 //! Detects kills by the kernel's OOM killer.
 
+use crate::cgroup;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -34,17 +35,8 @@ impl fmt::Display for RanOut {
 impl OomCounter {
     /// The most specific counter available: the cgroup's, else the machine's.
     pub(crate) fn find() -> Self {
-        let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let unified = group.lines().find_map(|line| line.strip_prefix("0::/"));
-        let candidates = unified
-            .map(|path| PathBuf::from("/sys/fs/cgroup").join(path).join("memory.events"))
-            .into_iter()
-            // In a container the cgroup path may be that of the host, while its files are at the root.
-            .chain(
-                ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"]
-                    .map(PathBuf::from),
-            );
-        Self::first_of(candidates)
+        let others = ["/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"].map(PathBuf::from);
+        Self::first_of(cgroup::files("memory.events").chain(others))
     }
 
     fn first_of(candidates: impl IntoIterator<Item = PathBuf>) -> Self {

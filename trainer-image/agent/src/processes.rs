@@ -60,18 +60,50 @@ pub(crate) fn ticks_of(pid: Pid) -> Option<Ticks> {
     Some(Ticks { process, main_thread: ticks(&format!("/proc/{pid}/task/{pid}/stat"))? })
 }
 
-/// The time in which the cores of the machine were busy since its start, in clock ticks; 0 where that cannot be read,
-/// or where this process may use some of them only: others do not disturb it. What virtual machines beside it took is
-/// part of it.
-pub(crate) fn ticks_of_machine() -> u64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let cores = stat.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);
-    if std::thread::available_parallelism().map_or(0, usize::from) != cores {
-        return 0;
+/// Time of all CPUs of the machine since its start, in clock ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MachineTicks {
+    /// In which they were busy. What virtual machines beside this one took is part of it.
+    pub(crate) busy: u64,
+    /// As `busy`, without interrupts, which no process is charged with.
+    pub(crate) programs: u64,
+    /// Idle time included.
+    pub(crate) all: u64,
+}
+
+impl MachineTicks {
+    /// Until now; `None` where that cannot be read, or where this process may use some of the CPUs only: others do not
+    /// disturb it.
+    pub(crate) fn now() -> Option<Self> {
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let cpus = stat.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);
+        let usable = std::thread::available_parallelism().ok()?.get();
+        if usable == cpus { Self::parse(&stat) } else { None }
     }
-    let all = stat.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-    let of = |(place, ticks): (usize, &str)| ticks.parse::<u64>().ok().filter(|_| [0, 1, 2, 5, 6, 7].contains(&place));
-    all.split_ascii_whitespace().enumerate().filter_map(of).sum()
+
+    /// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+    fn parse(stat: &str) -> Option<Self> {
+        let first = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Option<Vec<u64>> = first.split_ascii_whitespace().take(8).map(|ticks| ticks.parse().ok()).collect();
+        let ticks = ticks.filter(|ticks| ticks.len() == 8)?;
+        let sum = |places: &[usize]| places.iter().map(|place| ticks[*place]).sum::<u64>();
+        let programs = sum(&[0, 1, 2, 7]);
+        Some(Self { busy: programs + sum(&[5, 6]), programs, all: ticks.iter().sum() })
+    }
+}
+
+/// CPU time so far of this process and of all that it has started or adopted, directly or not, in clock ticks: also of
+/// those that have ended, if their parent has waited for them.
+pub(crate) fn ticks_of_tree() -> u64 {
+    let of = |pid: i32| {
+        let (_, fields) = stat(&format!("/proc/{pid}/stat"))?;
+        // In user space and in the kernel; of the process, and of children that have ended.
+        let ticks = fields.get(11..15)?.iter().map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?;
+        Some((pid, (fields.get(1)?.parse::<i32>().ok()?, ticks)))
+    };
+    let all: BTreeMap<i32, (i32, u64)> = pids().filter_map(of).collect();
+    let parents = all.iter().map(|(pid, (parent, _))| (*pid, *parent)).collect();
+    family(&parents).iter().filter_map(|pid| Some(all.get(pid)?.1)).sum()
 }
 
 /// The zombie children of a process.
@@ -108,18 +140,22 @@ pub(crate) fn descendants(except: &BTreeSet<i32>) -> Vec<Descendant> {
         fields.first().is_some_and(|state| state != "Z").then(|| fields.get(1)?.parse().ok())?
     };
     let others = pids().filter(|pid| !except.contains(pid));
-    let parents: BTreeMap<i32, i32> = others.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut known = family(&others.filter_map(|pid| Some((pid, parent(pid)?))).collect());
+    known.remove(&(std::process::id() as i32));
+    known.into_iter().filter_map(Pid::from_raw).map(descendant).collect()
+}
+
+/// This process and its descendants, by the parents of processes.
+fn family(parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
     let mut known = BTreeSet::from([std::process::id() as i32]);
     loop {
         let more: Vec<i32> = parents.iter().filter(|(_, parent)| known.contains(parent)).map(|(pid, _)| *pid).collect();
         let before = known.len();
         known.extend(more);
         if known.len() == before {
-            break;
+            return known;
         }
     }
-    known.remove(&(std::process::id() as i32));
-    known.into_iter().filter_map(Pid::from_raw).map(descendant).collect()
 }
 
 fn descendant(pid: Pid) -> Descendant {
@@ -169,6 +205,32 @@ pub(crate) fn whereabouts(group: Pid) -> String {
 mod tests {
     use super::*;
     use std::os::unix::process::CommandExt;
+
+    #[test]
+    fn the_time_of_the_machine_is_that_of_programs_of_interrupts_and_idle() {
+        let text = "cpu  1000 200 30 5000 400 6 7 80 900 90\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        let expected = MachineTicks { busy: 1323, programs: 1310, all: 6723 };
+        assert_eq!(MachineTicks::parse(text), Some(expected));
+        for wrong in ["", "cpu0 1 2 3 4 5 6 7 8\n", "cpu  1 2 3 4\n", "cpu  1 2 3 4 5 6 7 -8\n"] {
+            assert_eq!(MachineTicks::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_child_counts_while_it_runs_and_after_it() {
+        let before = ticks_of_tree();
+        let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; read -r line";
+        let mut sh = std::process::Command::new("sh");
+        let mut child = sh.args(["-c", busy]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while ticks_of_tree() < before + 10 {
+            assert!(std::time::Instant::now() < deadline, "the child computes");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(ticks_of_tree() >= before + 10);
+    }
 
     #[test]
     fn finds_a_group_and_the_holder_of_a_file() {

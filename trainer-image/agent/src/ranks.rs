@@ -1,11 +1,11 @@
 //! The ranks of one launch on this node.
 
+use crate::disturbances::Disturbances;
 use crate::exits::{Exit, Exited, RankEnd, Said};
 use crate::last_words::LastWords;
 use crate::logs::{Echo, Log};
 use crate::node::{Node, checkpoints};
 use crate::oom::{Kills, OomCounter};
-use crate::pressure::Pressure;
 use crate::processes::whereabouts;
 use crate::reports::{bounded, read_report};
 use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings, Tap, Verdict};
@@ -15,7 +15,7 @@ use crate::torchrun;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
-use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use pawl_contract::progress::Progress;
 use pawl_contract::report::Report;
 use pawl_contract::script::MonitorSource;
@@ -105,7 +105,7 @@ pub(crate) struct Ranks {
     /// Kept so that `exits` never reports the end of the channel.
     sender: mpsc::UnboundedSender<(u32, io::Result<ExitStatus>)>,
     oom_kills: Option<Kills>,
-    pressure: Pressure,
+    disturbances: Disturbances,
     killed: bool,
     /// Whether they got SIGTERM.
     terminated: Arc<AtomicBool>,
@@ -150,7 +150,7 @@ impl Ranks {
             exits,
             sender,
             oom_kills,
-            pressure: Pressure::start(),
+            disturbances: Disturbances::start(),
             killed: false,
             terminated: Arc::default(),
             complete: false,
@@ -241,6 +241,13 @@ impl Ranks {
         Ok(())
     }
 
+    /// Notes the progress of a measurement, so that the window is what is watched.
+    pub(crate) fn follow(&mut self, launch: &LaunchPlan, progress: &Progress) {
+        if launch.kind == LaunchKind::Measure {
+            self.disturbances.follow(progress.step, launch.budget.warmup_steps.unwrap_or(0));
+        }
+    }
+
     /// Whether no rank is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.alive.is_empty()
@@ -327,8 +334,8 @@ impl Ranks {
             said,
         };
         let mut end = exit.judge(report);
-        if let Some(report) = &mut end.report {
-            self.pressure.add_to(&mut report.measured.disturbance);
+        if let Some(report) = end.report.as_mut().filter(|_| rank == 0 && launch.kind == LaunchKind::Measure) {
+            self.disturbances.add_to(&mut report.measured.disturbance);
         }
         end
     }
@@ -346,6 +353,7 @@ impl Ranks {
     /// Ends ranks that have done what the launch was for: SIGTERM. However they end, they are done.
     pub(crate) fn complete(&mut self) {
         self.complete = true;
+        self.disturbances.end();
         for rank in self.alive.values() {
             let _ = kill_process(rank.group, Signal::TERM);
         }

@@ -224,6 +224,7 @@ impl Member<'_> {
     fn observe(&self, running: &mut Running) {
         running.ranks.publish(&self.shared.dir(&running.plan.launch));
         if let Some(progress) = running.watch.look() {
+            running.ranks.follow(&running.plan, &progress);
             (self.observer)(Event::Progress(Box::new(progress)));
         }
     }
