@@ -64,6 +64,14 @@ pub fn bytes(value: u64) -> String {
     format!("{number} {unit}B")
 }
 
+/// The number of pairs behind a speedup, and how many of them were disturbed: `5`, `5 (3 disturbed)`.
+pub fn pairs(speedup: &Speedup) -> String {
+    match speedup.disturbed {
+        0 => speedup.pairs.to_string(),
+        disturbed => format!("{} ({disturbed} disturbed)", speedup.pairs),
+    }
+}
+
 /// A duration in seconds, such as `1h 05m`, `3m 20s` or `4.2s`; a negative one as 0.
 pub fn seconds(value: f64) -> String {
     let value = value.max(0.0);

@@ -6,15 +6,16 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::settings::Settings;
 
 /// How much faster the accepted settings are, what the quality did, and which settings to keep: `4.20 times as fast as
-/// the baseline (at least 3.81), validation loss +0.0001 (at most +0.01 allowed). Keep: compile: Graph`. `None` while a
-/// verdict is open, and for a job without phases. The caller removes control characters.
+/// the baseline (at least 3.81), validation loss +0.0001 (at most +0.01 allowed). Keep: compile: Graph`; and whether
+/// that rests on disturbed pairs. `None` while a verdict is open, and for a job without phases. The caller removes
+/// control characters.
 pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String> {
     if status.phases.is_empty() || status.phases.iter().any(|phase| !phase.state.is_final()) {
         return None;
     }
     let accepted: Vec<_> = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).collect();
     let (speedup, quality, is_missed) = match (&status.bundle, &accepted[..]) {
-        (_, []) => return Some("No phase was accepted.".to_owned()),
+        (_, []) => return Some(nothing(status)),
         (Some(bundle), _) if bundle.state == PhaseState::Accepted && !bundle.outdated => {
             (bundle.speedup.as_ref()?, bundle.quality.as_ref(), bundle.reason == GOAL_MISSED)
         }
@@ -34,6 +35,16 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
     Some(format!("{}{quality}{missed}.{keep}", times(speedup)))
 }
 
+/// That nothing was accepted, and of how many phases the verdict rests on disturbed pairs.
+fn nothing(status: &TrainingJobStatus) -> String {
+    let is_disturbed = |phase: &&PhaseStatus| phase.speedup.as_ref().is_some_and(|speedup| speedup.disturbed > 0);
+    match status.phases.iter().filter(is_disturbed).count() {
+        0 => "No phase was accepted.".to_owned(),
+        1 => "No phase was accepted; a verdict rests on disturbed pairs.".to_owned(),
+        count => format!("No phase was accepted; {count} verdicts rest on disturbed pairs."),
+    }
+}
+
 /// The reason of an accepted bundle that does not reach every gate.
 const GOAL_MISSED: &str = "GoalMissed";
 
@@ -51,7 +62,13 @@ fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
 fn times(speedup: &Speedup) -> String {
     let least = speedup.lower.as_ref().map(|lower| (lower.value() * 100.0).floor() / 100.0);
     let least = least.map(|least| format!(" (at least {least:.2})")).unwrap_or_default();
-    format!("{:.2} times as fast as the baseline{least}", speedup.estimate.value())
+    let disturbed = match (speedup.disturbed, speedup.pairs) {
+        (0, _) => String::new(),
+        (1, 1) => " in a pair that was disturbed".to_owned(),
+        (1, pairs) => format!(" in {pairs} pairs, 1 of which was disturbed"),
+        (disturbed, pairs) => format!(" in {pairs} pairs, {disturbed} of which were disturbed"),
+    };
+    format!("{:.2} times as fast as the baseline{least}{disturbed}", speedup.estimate.value())
 }
 
 /// How the validation loss changed, and by how much it may rise.
@@ -97,11 +114,29 @@ mod tests {
     }
 
     #[test]
+    fn a_result_that_rests_on_disturbed_pairs_says_so_in_its_first_sentence() {
+        let phases = json!([{"name": "a", "state": "Accepted"}, {"name": "b", "state": "Accepted"}]);
+        let result = |pairs: u32, disturbed: u32| {
+            let mut bundle = bundle("GoalMet");
+            (bundle["speedup"]["pairs"], bundle["speedup"]["disturbed"]) = (pairs.into(), disturbed.into());
+            of(phases.clone(), bundle).unwrap()
+        };
+        let begin = "4.20 times as fast as the baseline (at least 3.81)";
+        assert!(result(5, 3).starts_with(&format!("{begin} in 5 pairs, 3 of which were disturbed, validation loss")));
+        assert!(result(4, 1).starts_with(&format!("{begin} in 4 pairs, 1 of which was disturbed, validation loss")));
+        assert!(result(5, 0).starts_with(&format!("{begin}, validation loss")));
+    }
+
+    #[test]
     fn one_phase_stands_for_itself() {
         let phase = |state: &str| json!([{"name": "a", "state": state, "speedup": {"estimate": "12.34", "pairs": 1}}]);
         let one = of(phase("Accepted"), Value::Null);
         assert_eq!(one.as_deref(), Some("12.34 times as fast as the baseline. Keep: compile: Graph"));
         assert_eq!(of(phase("RolledBack"), Value::Null).as_deref(), Some("No phase was accepted."));
         assert_eq!(of(phase("Measuring"), Value::Null), None);
+        let mut disturbed = phase("RolledBack");
+        disturbed[0]["speedup"]["disturbed"] = json!(1);
+        let expected = "No phase was accepted; a verdict rests on disturbed pairs.";
+        assert_eq!(of(disturbed, Value::Null).as_deref(), Some(expected));
     }
 }

@@ -4,7 +4,7 @@
 //! columns a reason becomes 15 lines of 4 letters, and at 80 columns a phase takes 4 lines. Here a phase is one line,
 //! cut at its end; on a narrow terminal its reason is a second line.
 
-use crate::numbers::{bytes, factor, interval};
+use crate::numbers::{bytes, factor, interval, pairs};
 use crate::plain::plain;
 use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
@@ -36,7 +36,7 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
             format!("{} {}", verdict::tone(bundle.state).symbol(), verdict::word(bundle.state, status.stage)),
             speedup(bundle.speedup.as_ref()),
             bundle.speedup.as_ref().and_then(interval).unwrap_or_default(),
-            pairs(bundle.speedup.as_ref()),
+            bundle.speedup.as_ref().map(pairs).unwrap_or_default(),
             quality(bundle.quality.as_ref()),
             memory(&bundle.measured),
             why(&bundle.reason, &bundle.message),
@@ -53,7 +53,7 @@ fn phase_row(phase: &PhaseStatus, stage: Stage) -> Row {
         format!("{} {}", tone.symbol(), verdict::phrase(phase, stage)),
         speedup(phase.speedup.as_ref()),
         phase.speedup.as_ref().and_then(interval).unwrap_or_default(),
-        pairs(phase.speedup.as_ref()),
+        phase.speedup.as_ref().map(pairs).unwrap_or_default(),
         quality(phase.quality.as_ref()),
         memory(&phase.measured),
         why(&phase.reason, &phase.message),
@@ -63,10 +63,6 @@ fn phase_row(phase: &PhaseStatus, stage: Stage) -> Row {
 
 fn speedup(speedup: Option<&Speedup>) -> String {
     speedup.map(|speedup| factor(speedup.estimate.value())).unwrap_or_default()
-}
-
-fn pairs(speedup: Option<&Speedup>) -> String {
-    speedup.map(|speedup| speedup.pairs.to_string()).unwrap_or_default()
 }
 
 fn quality(quality: Option<&QualityStatus>) -> String {
@@ -204,6 +200,15 @@ mod tests {
             let text = render(&status, None, false);
             assert_eq!(text.matches(words).count(), 2, "{text}");
         }
+    }
+
+    #[test]
+    fn disturbed_pairs_are_counted_beside_the_others() {
+        let mut status = status();
+        status.phases[0].speedup.as_mut().unwrap().disturbed = 2;
+        let text = render(&status, None, false);
+        let lines: Vec<bool> = text.lines().map(|line| line.contains("  3 (2 disturbed)  ")).collect();
+        assert_eq!(lines, [false, true, false], "{text}");
     }
 
     #[test]

@@ -378,6 +378,19 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 }
 
 #[test]
+fn disturbed_pairs_are_marked_and_named() {
+    let mut whole = evidence("");
+    assert!(!render(&whole).contains("Disturbed"));
+    let phase = &mut whole.status.phases[0];
+    phase.launches[3].measured.disturbance.other_cpu_share = "0.41".parse().ok();
+    whole.status.bundle.as_mut().unwrap().speedup.as_mut().unwrap().disturbed = 1;
+    let page = render(&whole);
+    for wanted in [">pair 2*<", "pair 2: other programs used the CPUs: 41 %.", "3 (1 disturbed) pairs"] {
+        assert!(page.contains(wanted), "{wanted} is missing");
+    }
+}
+
+#[test]
 fn a_launch_is_shown_by_its_title_with_its_name_as_tooltip() {
     let page = render(&evidence(""));
     for title in ["graph: pair 1 of 3, control", "big-batch, fallback 1: pair 3 of 3, candidate"] {

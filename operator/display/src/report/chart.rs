@@ -106,14 +106,16 @@ pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: 
     }
     for (index, pair) in pairs.iter().enumerate() {
         let y = top + row * (index as f64 + 0.5) - 3.0;
-        canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}", pair.number + 1));
+        let mark = if pair.disturbed.is_some() { "*" } else { "" };
+        canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}{mark}", pair.number + 1));
         let tooltip = format!(
-            "pair {}, seed {}: A {}, B {} items/s: {:.3}×",
+            "pair {}, seed {}: A {}, B {} items/s: {:.3}×{}",
             pair.number + 1,
             pair.seed,
             short(pair.control),
             short(pair.candidate),
-            pair.ratio()
+            pair.ratio(),
+            pair.disturbance().map(|why| format!("; {why}")).unwrap_or_default()
         );
         canvas.dot("point b", (scale.at(pair.ratio()), y), 4.5, &tooltip);
     }

@@ -5,6 +5,7 @@ use pawl_api::status::{Arm, LaunchStatus};
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::details::Details;
+use pawl_contract::disturbance::DisturbanceKind;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
@@ -113,12 +114,19 @@ pub struct Pair {
     pub control: f64,
     /// Items per second with the phase.
     pub candidate: f64,
+    /// What disturbed one of the launches from outside, and its share, 0 to 1.
+    pub disturbed: Option<(DisturbanceKind, f64)>,
 }
 
 impl Pair {
     /// Ratio of the items per second, candidate over control.
     pub fn ratio(&self) -> f64 {
         self.candidate / self.control
+    }
+
+    /// `other programs used the CPUs: 41 %`, if it was disturbed.
+    pub fn disturbance(&self) -> Option<String> {
+        self.disturbed.map(|(kind, share)| format!("{kind}: {:.0} %", share * 100.0))
     }
 }
 
@@ -171,22 +179,26 @@ fn judged(status: &TrainingJobStatus) -> Vec<(Title<'_>, &LaunchStatus)> {
 
 /// The complete pairs among `launches`, by number.
 pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
-    let mut found: BTreeMap<u32, (Option<f64>, Option<f64>, u32)> = BTreeMap::new();
-    for launch in launches.iter().filter(|launch| launch.kind == LaunchKind::Measure) {
-        let Some(speed) =
-            launch.measured.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
-        else {
-            continue;
-        };
-        let pair = found.entry(launch.pair).or_default();
-        pair.2 = launch.seed;
-        match launch.arm {
-            Arm::Control => pair.0 = Some(speed),
-            Arm::Candidate => pair.1 = Some(speed),
-        }
+    let mut found: BTreeMap<u32, [Option<&LaunchStatus>; 2]> = BTreeMap::new();
+    let measured = launches.iter().filter(|launch| launch.kind == LaunchKind::Measure && speed(launch).is_some());
+    for launch in measured {
+        found.entry(launch.pair).or_default()[usize::from(launch.arm == Arm::Candidate)] = Some(launch);
     }
-    let complete = found.into_iter().filter_map(|(number, (control, candidate, seed))| {
-        Some(Pair { number, seed, control: control?, candidate: candidate? })
+    let complete = found.into_iter().filter_map(|(number, [control, candidate])| {
+        let (control, candidate) = (control?, candidate?);
+        let outside = |launch: &LaunchStatus| Measured::<f64>::from(&launch.measured).disturbance.from_outside();
+        let disturbed = [control, candidate].into_iter().filter_map(outside);
+        Some(Pair {
+            number,
+            seed: candidate.seed,
+            control: speed(control)?,
+            candidate: speed(candidate)?,
+            disturbed: disturbed.max_by(|one, other| one.1.total_cmp(&other.1)),
+        })
     });
     complete.collect()
+}
+
+fn speed(launch: &LaunchStatus) -> Option<f64> {
+    launch.measured.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
 }

@@ -10,7 +10,7 @@ mod tables;
 mod training;
 mod waterfall;
 
-use crate::numbers::{factor, interval, percent_change, saved, short};
+use crate::numbers::{factor, interval, pairs, percent_change, saved, short};
 use crate::sentence::sentence;
 use crate::summary::alarms;
 use crate::verdict::{Tone, stage_tone, tone};
@@ -120,7 +120,7 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
         Some(speedup) => tiles.push((
             "speedup, measured together".to_owned(),
             factor(speedup.estimate.value()),
-            interval(speedup).map(|interval| format!("{interval}, {} pairs", speedup.pairs)).unwrap_or_default(),
+            interval(speedup).map(|interval| format!("{interval}, {} pairs", pairs(speedup))).unwrap_or_default(),
         )),
         None if !status.phases.is_empty() => tiles.push((
             "speedup".to_owned(),

@@ -38,10 +38,21 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
                     }
                 }
             }
+            (disturbed(&pairs))
             (quality(phase))
             @if !pairs.is_empty() { (numbers(&pairs)) }
         }
     }
+}
+
+/// The pairs that were disturbed, those included that were measured again.
+fn disturbed(pairs: &[Pair]) -> Markup {
+    let of_pair = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.disturbance()?));
+    let all: Vec<String> = pairs.iter().filter_map(of_pair).collect();
+    if all.is_empty() {
+        return Markup::default();
+    }
+    html! { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } }
 }
 
 fn numbers(pairs: &[Pair]) -> Markup {
