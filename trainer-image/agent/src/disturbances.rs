@@ -81,16 +81,18 @@ impl Disturbances {
     }
 
     /// Counts anew once the launch has begun to train, and once its warm-up is over: what disturbs the beginning of a
-    /// process is not measured.
-    pub(crate) fn follow(&mut self, step: u64, warmup_steps: u64) {
+    /// process is not measured. Returns whether it does.
+    pub(crate) fn follow(&mut self, step: u64, warmup_steps: u64) -> bool {
         let part = match step {
             0 => Part::Whole,
             step if step < warmup_steps => Part::Training,
             _ => Part::Window,
         };
-        if part > self.part {
+        let is_new = part > self.part;
+        if is_new {
             (self.part, self.since, self.before) = (part, Instant::now(), self.sources.counts());
         }
+        is_new
     }
 
     /// Counts no further: the measurement is over.
@@ -256,15 +258,15 @@ mod tests {
         };
         pass(900);
         assert_eq!(stalled(&watched), 9);
-        watched.follow(0, 5);
-        assert_eq!(stalled(&watched), 9, "it has not begun to train");
-        watched.follow(1, 5);
+        assert!(!watched.follow(0, 5), "it has not begun to train");
+        assert_eq!(stalled(&watched), 9);
+        assert!(watched.follow(1, 5));
         pass(500);
-        watched.follow(2, 5);
+        assert!(!watched.follow(2, 5), "it warms up");
         assert_eq!(stalled(&watched), 5);
-        watched.follow(7, 5);
+        assert!(watched.follow(7, 5));
         pass(300);
-        watched.follow(8, 5);
+        assert!(!watched.follow(8, 5), "it is the window");
         assert_eq!(stalled(&watched), 3);
         watched.end();
         pass(400);

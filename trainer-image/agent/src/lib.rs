@@ -52,6 +52,7 @@ pub mod exposition;
 mod files;
 mod finished;
 mod gauges;
+mod gpus;
 pub mod handshake;
 mod http;
 mod install;

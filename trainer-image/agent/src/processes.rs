@@ -158,6 +158,13 @@ fn family(parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
     }
 }
 
+/// Whether this process is `pid`, or has started or adopted it, directly or not.
+#[cfg(any(feature = "cuda", test))]
+pub(crate) fn is_descendant(pid: u32) -> bool {
+    let parent = |pid: &u32| stat(&format!("/proc/{pid}/stat"))?.1.get(1)?.parse().ok();
+    std::iter::successors(Some(pid), parent).take_while(|pid| *pid > 0).any(|pid| pid == std::process::id())
+}
+
 fn descendant(pid: Pid) -> Descendant {
     let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
     let environment = std::fs::read(proc.join("environ")).unwrap_or_default();
@@ -227,6 +234,8 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "the child computes");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
+        assert!(is_descendant(child.id()) && is_descendant(std::process::id()));
+        assert!(!is_descendant(std::os::unix::process::parent_id()) && !is_descendant(u32::MAX));
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(ticks_of_tree() >= before + 10);

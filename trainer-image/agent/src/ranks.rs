@@ -2,6 +2,7 @@
 
 use crate::disturbances::Disturbances;
 use crate::exits::{Exit, Exited, RankEnd, Said};
+use crate::gpus::Gpus;
 use crate::last_words::LastWords;
 use crate::logs::{Echo, Log};
 use crate::node::{Node, checkpoints};
@@ -106,6 +107,7 @@ pub(crate) struct Ranks {
     sender: mpsc::UnboundedSender<(u32, io::Result<ExitStatus>)>,
     oom_kills: Option<Kills>,
     disturbances: Disturbances,
+    gpus: Gpus,
     killed: bool,
     /// Whether they got SIGTERM.
     terminated: Arc<AtomicBool>,
@@ -151,6 +153,7 @@ impl Ranks {
             sender,
             oom_kills,
             disturbances: Disturbances::start(),
+            gpus: Gpus::of(shared),
             killed: false,
             terminated: Arc::default(),
             complete: false,
@@ -243,8 +246,9 @@ impl Ranks {
 
     /// Notes the progress of a measurement, so that the window is what is watched.
     pub(crate) fn follow(&mut self, launch: &LaunchPlan, progress: &Progress) {
-        if launch.kind == LaunchKind::Measure {
-            self.disturbances.follow(progress.step, launch.budget.warmup_steps.unwrap_or(0));
+        let warmup_steps = launch.budget.warmup_steps.unwrap_or(0);
+        if launch.kind == LaunchKind::Measure && self.disturbances.follow(progress.step, warmup_steps) {
+            self.gpus.watch();
         }
     }
 
@@ -336,6 +340,7 @@ impl Ranks {
         let mut end = exit.judge(report);
         if let Some(report) = end.report.as_mut().filter(|_| rank == 0 && launch.kind == LaunchKind::Measure) {
             self.disturbances.add_to(&mut report.measured.disturbance);
+            self.gpus.add_to(&mut report.measured.disturbance);
         }
         end
     }

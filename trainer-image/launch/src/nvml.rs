@@ -26,8 +26,19 @@ const SAMPLES: u32 = 10;
 #[derive(Debug)]
 pub struct GpuWatch(Arc<Shared>);
 
+/// Which processes belong to the launch.
+#[derive(Clone, Copy, Debug, Default)]
+enum Own {
+    /// The one that watches, and no other.
+    #[default]
+    This,
+    /// Those for which this is true.
+    Those(fn(u32) -> bool),
+}
+
 #[derive(Debug, Default)]
 struct Shared {
+    own: Own,
     /// Whether the driver gives the utilization: not for a part of a GPU (MIG).
     utilization: bool,
     busy_nanoseconds: AtomicU64,
@@ -51,7 +62,7 @@ impl GpuWatch {
     /// # Errors
     /// When NVML is missing, or does not know the GPU.
     pub fn start(uuid: [u8; 16]) -> Result<Self, String> {
-        Self::of(library()?, gpu_uuid(uuid))
+        Self::of(library()?, gpu_uuid(uuid), Own::This)
     }
 
     /// Watches a GPU as `CUDA_VISIBLE_DEVICES` names it: by its index among those of the driver, or by its UUID.
@@ -59,19 +70,31 @@ impl GpuWatch {
     /// # Errors
     /// As [`GpuWatch::start`].
     pub fn named(name: &str) -> Result<Self, String> {
+        Self::with(name, Own::This)
+    }
+
+    /// As [`GpuWatch::named`], of a GPU that other processes use: for those of the launch, `is_own` is true.
+    ///
+    /// # Errors
+    /// As [`GpuWatch::start`].
+    pub fn beside(name: &str, is_own: fn(u32) -> bool) -> Result<Self, String> {
+        Self::with(name, Own::Those(is_own))
+    }
+
+    fn with(name: &str, own: Own) -> Result<Self, String> {
         let nvml = library()?;
         let uuid = match name.parse() {
             Ok(index) => nvml.device_by_index(index).and_then(|device| device.uuid()),
             Err(_) => Ok(name.to_owned()),
         };
         let uuid = uuid.map_err(|e| format!("NVML, {name}: {e}"))?;
-        Self::of(nvml, uuid)
+        Self::of(nvml, uuid, own)
     }
 
-    fn of(nvml: Nvml, uuid: String) -> Result<Self, String> {
+    fn of(nvml: Nvml, uuid: String, own: Own) -> Result<Self, String> {
         let device = nvml.device_by_uuid(uuid.as_str()).map_err(|e| format!("NVML, {uuid}: {e}"))?;
         let utilization = device.utilization_rates().is_ok();
-        let shared = Arc::new(Shared { utilization, ..Shared::default() });
+        let shared = Arc::new(Shared { own, utilization, ..Shared::default() });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("nvml".into());
         thread.spawn(move || watch(&nvml, &uuid, &own)).map_err(|e| e.to_string())?;
@@ -122,7 +145,7 @@ fn watch(nvml: &Nvml, uuid: &str, shared: &Shared) {
         }
         if sample.is_multiple_of(SAMPLES) {
             let reading = reading(&device, xid);
-            shared.looks.lock().add(reading, processes(&device));
+            shared.looks.lock().add(reading, has_others(&device, shared.own));
             *shared.reading.lock() = reading;
         }
         xid = next_xid(errors.as_ref()).unwrap_or(xid);
@@ -135,23 +158,37 @@ fn watch(nvml: &Nvml, uuid: &str, shared: &Shared) {
 }
 
 impl Looks {
-    /// Adds a look: a reading, and the number of processes that use the GPU.
-    fn add(&mut self, reading: Option<GpuReading>, processes: Option<usize>) {
+    /// Adds a look: a reading, and whether other processes use the GPU.
+    fn add(&mut self, reading: Option<GpuReading>, has_others: Option<bool>) {
         if let Some(reading) = reading {
             self.clocks += 1;
             self.slowed += u32::from(reading.is_slowed());
         }
-        if let Some(processes) = processes {
+        if let Some(has_others) = has_others {
             self.processes += 1;
-            // This one is among them.
-            self.shared += u32::from(processes > 1);
+            self.shared += u32::from(has_others);
         }
     }
 }
 
-/// Number of processes that use the GPU; `None` when the driver names none: it does not see into this container.
-fn processes(device: &Device<'_>) -> Option<usize> {
-    device.running_compute_processes_count().ok().map(|count| count as usize).filter(|count| *count > 0)
+/// Whether processes that are not of the launch use the GPU; `None` when the driver names none: it does not see into
+/// this container.
+fn has_others(device: &Device<'_>, own: Own) -> Option<bool> {
+    match own {
+        // This one is among them.
+        Own::This => device.running_compute_processes_count().ok().filter(|count| *count > 0).map(|count| count > 1),
+        Own::Those(is_own) => {
+            let processes = device.running_compute_processes().ok()?;
+            others(&processes.iter().map(|process| process.pid).collect::<Vec<_>>(), is_own)
+        }
+    }
+}
+
+/// Whether a process is not of the launch; `None` when none is: they are numbered as outside of this container, or the
+/// launch does not use the GPU now.
+fn others(pids: &[u32], is_own: fn(u32) -> bool) -> Option<bool> {
+    let own = pids.iter().filter(|pid| is_own(**pid)).count();
+    (own > 0).then_some(own < pids.len())
 }
 
 /// Waits for the time between two samples; returns the number of an Xid that occurs meanwhile.
@@ -189,16 +226,25 @@ mod tests {
     fn looks_count_what_was_seen() {
         let mut looks = Looks::default();
         let reading = |throttled| Some(GpuReading { sm_clock: 1000, throttled, ..GpuReading::default() });
-        for (reading, processes) in
-            [(reading(0x4), Some(1)), (reading(0x40), Some(2)), (None, None), (reading(0), Some(1))]
+        for (reading, has_others) in
+            [(reading(0x4), Some(false)), (reading(0x40), Some(true)), (None, None), (reading(0), Some(false))]
         {
-            looks.add(reading, processes);
+            looks.add(reading, has_others);
         }
         let watch = GpuWatch(Arc::new(Shared { looks: Mutex::new(looks), ..Shared::default() }));
         let found = watch.disturbance();
         assert_eq!((found.throttled_share, found.shared_gpu_share), (Some(0.33), Some(0.33)));
         let unseen = GpuWatch(Arc::new(Shared::default())).disturbance();
         assert_eq!(unseen, Disturbance::default());
+    }
+
+    #[test]
+    fn processes_are_others_only_beside_one_of_the_launch() {
+        let is_own = |pid: u32| pid < 10;
+        assert_eq!(others(&[], is_own), None);
+        assert_eq!(others(&[77, 78], is_own), None, "numbers of another namespace");
+        assert_eq!(others(&[3, 4], is_own), Some(false), "ranks that share a GPU");
+        assert_eq!(others(&[3, 77], is_own), Some(true));
     }
 
     #[test]
