@@ -1,6 +1,5 @@
 //! What disturbs the GPUs of a script: the trainers of this repository watch their own, and report it.
 
-use crate::ranks::Shared;
 use pawl_contract::measured::Disturbance;
 
 #[cfg(feature = "cuda")]
@@ -16,13 +15,10 @@ pub(crate) struct Gpus {
 }
 
 impl Gpus {
-    /// Those of the ranks of this node, which nobody watches yet.
-    pub(crate) fn of(shared: &Shared) -> Self {
-        // Without names, all that there are belong to the container.
-        let all = (0..shared.plan.gpus_per_replica).map(|index| index.to_string());
-        let names = if shared.gpus.is_empty() { all.collect() } else { shared.gpus.clone() };
+    /// The GPUs with these names, as `CUDA_VISIBLE_DEVICES` has them, which nobody watches yet.
+    pub(crate) fn named(names: Vec<String>) -> Self {
         Self {
-            names: if shared.script.is_some() { names } else { Vec::new() },
+            names,
             #[cfg(feature = "cuda")]
             watched: Vec::new(),
         }

@@ -92,6 +92,16 @@ impl Shared {
         self.met_at.get().map_or_else(|| self.address.clone(), SocketAddr::to_string)
     }
 
+    /// The GPUs of this node that a script uses.
+    fn gpus_of_script(&self) -> Vec<String> {
+        match &self.script {
+            None => Vec::new(),
+            // All that there are belong to the container.
+            Some(_) if self.gpus.is_empty() => (0..self.plan.gpus_per_replica).map(|gpu| gpu.to_string()).collect(),
+            Some(_) => self.gpus.clone(),
+        }
+    }
+
     /// The directory of a launch.
     pub(crate) fn dir(&self, launch: &str) -> PathBuf {
         self.work_dir.join(launch)
@@ -153,7 +163,7 @@ impl Ranks {
             sender,
             oom_kills,
             disturbances: Disturbances::start(),
-            gpus: Gpus::of(shared),
+            gpus: Gpus::named(shared.gpus_of_script()),
             killed: false,
             terminated: Arc::default(),
             complete: false,

@@ -60,9 +60,10 @@ pub(crate) fn undisturbed(pairs: &[impl Launches], wanted: usize) -> Vec<usize> 
 fn is_strained(observed: &[[Disturbance; 2]], all: &[usize], place: usize) -> bool {
     let is_above = |arm: usize, kind: DisturbanceKind| {
         let share = |place: usize| observed[place][arm].share(kind).copied();
+        let (own, excess) = (share(place)?, excess(kind)?);
         let shares: Vec<f64> = all.iter().filter_map(|other| share(*other)).collect();
         let usual = median(shares.iter().copied()).filter(|_| shares.len() >= FEWEST)?;
-        Some(share(place)? > usual + excess(kind)?)
+        Some(own > usual + excess)
     };
     (0..2).any(|arm| DisturbanceKind::ALL.into_iter().any(|kind| is_above(arm, kind) == Some(true)))
 }
