@@ -12,6 +12,7 @@
 //! - [`curve`]: the loss curve in a few numbers.
 //! - [`progress`]: the progress of a running launch.
 //! - [`losses`]: the curve of the training loss, and when it spikes.
+//! - [`provenance`]: what an attempt was measured with: machine, versions and source.
 //! - [`record`]: what outlives the pods of a job, in its storage.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
 //! - [`exit`]: exit codes and outcomes; [`fingerprint`]: by what a failure that repeats is recognized.
@@ -43,6 +44,7 @@ pub mod plausible;
 pub mod pod;
 pub mod problem;
 pub mod progress;
+pub mod provenance;
 pub mod record;
 pub mod report;
 pub mod script;

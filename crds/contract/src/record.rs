@@ -36,6 +36,7 @@ pub use text::Text;
 use crate::attempt::AttemptEnd;
 use crate::measured::Validation;
 use crate::plan::{AttemptPlan, LaunchKind, LaunchPlan};
+use crate::provenance::Provenance;
 use crate::report::{LossPoint, Report, truncated};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -96,13 +97,16 @@ pub struct Begun {
     /// What it runs; absent when it is very long, and when it is what the attempt ran before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<AttemptPlan>,
+    /// What it is measured with, as its agent has collected it; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 impl Begun {
     /// The attempt `attempt` of `job`, of which nothing else is known.
     pub fn new(job: &str, attempt: &str) -> Self {
         let (job, attempt) = (job.to_owned(), attempt.to_owned());
-        Self { format: RECORD_FORMAT, job, uid: String::new(), attempt, time: 0, plan: None }
+        Self { format: RECORD_FORMAT, job, uid: String::new(), attempt, time: 0, plan: None, provenance: None }
     }
 
     /// The attempt of `plan`, of the job with this unique identifier, that begins at `time`, seconds since 1970.
@@ -173,7 +177,7 @@ impl Ended {
 /// What a record contains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The attempt, as it began first.
+    /// The attempt, as it began first, with the newest provenance.
     pub begun: Begun,
     /// What it ran when it was resumed with another plan, oldest first.
     pub later_plans: Vec<AttemptPlan>,
@@ -248,6 +252,7 @@ impl Record {
                 Entry::Attempt(again) => {
                     record.end = None;
                     record.later_plans.extend(again.plan);
+                    record.begun.provenance = again.provenance.or(record.begun.provenance);
                 }
                 Entry::Launch(launch) => record.add(*launch),
                 Entry::End(end) => record.end = Some(end),
@@ -268,6 +273,12 @@ impl Record {
     /// The newest plan that is known.
     pub fn plan(&self) -> Option<&AttemptPlan> {
         self.later_plans.last().or(self.begun.plan.as_ref())
+    }
+
+    /// What it was measured with, as its agent and its launches report it; `None` in records of earlier versions.
+    pub fn provenance(&self) -> Option<Provenance> {
+        let reported = self.launches.iter().filter_map(|launch| launch.report.provenance.as_ref());
+        Provenance::whole(self.begun.provenance.as_ref(), reported)
     }
 
     /// All that it was to run, of the newest plan first.

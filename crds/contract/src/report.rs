@@ -10,6 +10,7 @@ use crate::exit::Outcome;
 use crate::fingerprint::Fingerprint;
 use crate::measured::{Disturbance, Measured, rounded};
 use crate::plan::{LaunchKind, LaunchPlan};
+use crate::provenance::Provenance;
 use serde::{Deserialize, Serialize};
 
 pub use termination::{Folded, fold, is_folded, unfold};
@@ -67,6 +68,9 @@ pub struct Report {
     /// Further measurements, for people.
     #[serde(default, skip_serializing_if = "Details::is_empty")]
     pub details: Details,
+    /// What only the program knows of what it was measured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
@@ -121,6 +125,7 @@ impl Report {
             message: String::new(),
             measured: Measured::default(),
             details: Details::default(),
+            provenance: None,
             losses: Vec::new(),
             planned_items: None,
             items_per_epoch: None,

@@ -75,6 +75,26 @@ fn a_plan_is_kept_once_and_another_one_beside_it() {
     assert!(kinds == [LaunchKind::Train, LaunchKind::Measure] && read.trains(), "{kinds:?}");
 }
 
+#[test]
+fn a_record_says_what_was_measured_with_and_one_of_an_earlier_version_does_not() {
+    let provenance = |driver: &str| Provenance { driver: Some(driver.to_owned()), ..Provenance::default() };
+    let with = |driver: &str| Begun { provenance: Some(provenance(driver)), ..begun("toy-1", "Train") };
+    let mut text = Text::resumed(None, with("570"));
+    let bare = launched("a", 1);
+    let cuda = Provenance { cuda: Some("13.0".to_owned()), ..Provenance::default() };
+    let report = Report { provenance: Some(cuda), ..bare.report };
+    text.add(&Entry::Launch(Box::new(Launched { report, ..bare })));
+    let found = |text: &Text| Record::read(text.as_bytes()).unwrap().provenance();
+    let both = Provenance { cuda: Some("13.0".to_owned()), ..provenance("570") };
+    assert_eq!(found(&text), Some(both.clone()));
+    let same = Text::resumed(Some(text.as_bytes().to_vec()), with("570"));
+    let again = String::from_utf8(same.as_bytes()[text.as_bytes().len()..].to_vec()).unwrap();
+    assert!(!again.contains("driver") && found(&same) == Some(both.clone()), "{again}");
+    let updated = Text::resumed(Some(same.as_bytes().to_vec()), with("580"));
+    assert_eq!(found(&updated), Some(Provenance { driver: Some("580".to_owned()), ..both }));
+    assert_eq!(found(&written(&[launched("a", 1)])), None);
+}
+
 /// Items and loss of points, and items and loss of evaluations.
 fn part(points: &[(u64, f64)], evaluations: &[(u64, f64)]) -> Launched {
     let evaluation = |&(items, loss): &(u64, f64)| Validation { items, metrics: [("loss".to_owned(), loss)].into() };

@@ -11,7 +11,7 @@ pub struct Text(Vec<u8>);
 
 impl Text {
     /// The text that goes on after what `earlier` contains, if that is a record of the attempt that `begun` begins;
-    /// else a new one. A plan that is there is not repeated.
+    /// else a new one. A plan and a provenance that are there are not repeated.
     pub fn resumed(earlier: Option<Vec<u8>>, mut begun: Begun) -> Self {
         let read = |text: Vec<u8>| {
             let record = Record::read(&text).ok().filter(|record| record.begun.is_same(&begun))?;
@@ -21,6 +21,7 @@ impl Text {
         if let Some((earlier, record)) = earlier.and_then(read) {
             text = Self(earlier);
             begun.plan = begun.plan.filter(|plan| record.plan() != Some(plan));
+            begun.provenance = begun.provenance.filter(|found| record.begun.provenance.as_ref() != Some(found));
         }
         if text.0.last().is_some_and(|last| *last != b'\n') {
             text.0.push(b'\n');
