@@ -25,6 +25,9 @@ pub const STOP_GRACE: &str = "PAWL_STOP_GRACE_SECONDS";
 /// the operator creates, which no preflight mounts.
 pub const PROVES_STORAGE: &str = "PAWL_PROVES_STORAGE";
 
+/// Reference of the image of the trainer's container, as the pod template has it: the agent records it.
+pub const IMAGE: &str = "PAWL_IMAGE";
+
 /// Port of the agent's HTTP server on a cluster.
 pub const AGENT_HTTP_PORT: u16 = 9470;
 /// Port of the gang's rendezvous, at agent 0, on a cluster.

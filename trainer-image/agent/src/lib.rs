@@ -26,6 +26,7 @@
 //! ```text
 //! agent.lock                 held by the agent that runs the attempt
 //! attempt.json               its plan
+//! provenance.json            what it is measured with: machine, versions, source; of agent 0
 //! <launch>/plan.json         the launch's plan, read by the ranks
 //! <launch>/progress.json     progress of rank 0 while it runs
 //! <launch>/metrics.prom      metrics of rank 0, for Prometheus
@@ -70,6 +71,7 @@ mod oom;
 mod orphans;
 mod preview;
 mod processes;
+mod provenance;
 mod ranks;
 mod records;
 mod reports;
@@ -92,5 +94,6 @@ pub use node::{AttemptEnd, AttemptResult, Event, Limits, Node, Rendezvous, Stop}
 pub use observe::{Observed, Usage, observe};
 pub use orphans::adopt_orphans;
 pub use preview::{Preview, preview};
+pub use provenance::{provenance, scripts};
 pub use records::{RecordsError, keep_status};
 pub use survivors::end_survivors;

@@ -37,6 +37,8 @@ pub struct Node {
     pub status: Option<PathBuf>,
     /// Directory for generated data of workloads.
     pub data: PathBuf,
+    /// Optional features of this build, for the record of the attempt.
+    pub features: Vec<&'static str>,
     /// Additional environment of the ranks. The contract's variables cannot be overridden.
     pub env: Vec<(String, String)>,
     /// Whether the output of the ranks is also written to this process's standard output, each line prefixed with its
@@ -60,6 +62,7 @@ impl Node {
             proves_storage: false,
             status: None,
             data: work_dir.join("data"),
+            features: Vec::new(),
             env: Vec::new(),
             echo: false,
             rendezvous: Rendezvous::Local,

@@ -10,6 +10,7 @@
 
 use crate::files::read_bounded;
 use crate::node::{Event, Node};
+use crate::provenance::Inquiry;
 use parking_lot::Mutex;
 use pawl_contract::attempt::AttemptEnd;
 use pawl_contract::env;
@@ -127,6 +128,7 @@ impl Recorder {
         let writer = Writer {
             storage: node.checkpoints.clone(),
             begun: Begun::planned(plan, uid, now()),
+            inquiry: Inquiry::new(plan, node),
             status: node.status.clone(),
             records: None,
             text: None,
@@ -199,6 +201,7 @@ fn now() -> u64 {
 struct Writer {
     storage: String,
     begun: Begun,
+    inquiry: Inquiry,
     /// File with the manifest and the status.
     status: Option<PathBuf>,
     records: Option<Records>,
@@ -209,8 +212,10 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes the lines as they come. After a failure they are written with the next one.
+    /// Finds out what is measured with, then writes the lines as they come. After a failure they are written with the
+    /// next one.
     fn run(mut self, lines: &Receiver<Option<Entry>>, problem: &Mutex<Option<RecordsError>>) {
+        self.begun.provenance = Some(self.inquiry.answer());
         let mut reported = false;
         while let Ok(line) = lines.recv() {
             let begins = line.is_none();

@@ -5,6 +5,7 @@ use crate::nonfinite;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::checkpoint::{MAX_QUARANTINED, reported};
 use pawl_contract::measured::Measured;
+use pawl_contract::provenance::Provenance;
 use pawl_contract::report::{Report, printable, truncated, unprintable};
 use std::fmt::{self, Display};
 use std::io;
@@ -73,6 +74,7 @@ pub(crate) fn bounded(mut report: Report) -> Report {
     if let Some(checkpoint) = &mut report.last_checkpoint {
         checkpoint.name = printable(truncated(&checkpoint.name, MAX_TEXT));
     }
+    report.provenance = report.provenance.map(Provenance::bounded);
     report.trained = reported(&report.trained).to_vec();
     report.quarantined.truncate(MAX_QUARANTINED);
     report.quarantined.iter_mut().for_each(|name| *name = printable(truncated(name, MAX_TEXT)));

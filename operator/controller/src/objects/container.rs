@@ -18,12 +18,11 @@ const COMMON_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// The trainer's container.
 pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
-    let trainer = &blueprint.job.spec.trainer;
     let foreign = blueprint.is_foreign();
     let agent = if foreign { format!("{}/pawl", paths::BIN) } else { "/bin/pawl".to_owned() };
     Container {
         name: names::CONTAINER.to_owned(),
-        image: Some(trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())),
+        image: Some(image(blueprint)),
         command: Some(vec![agent, "agent".to_owned()]),
         env: Some(environment(blueprint)),
         ports: Some(ports(blueprint)),
@@ -32,6 +31,10 @@ pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
         security_context: Some(restricted()),
         ..Container::default()
     }
+}
+
+fn image(blueprint: &Blueprint<'_>) -> String {
+    blueprint.job.spec.trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())
 }
 
 /// The init container that copies the agent into a foreign image's reach.
@@ -131,6 +134,7 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         set(env::CHECKPOINTS, storage(blueprint.job).location),
         set(pod::HTTP_PORT, pod::AGENT_HTTP_PORT.to_string()),
         set(pod::STOP_GRACE, blueprint.stop_grace_seconds().to_string()),
+        set(pod::IMAGE, image(blueprint)),
         field("PAWL_POD_NAME", "metadata.name"),
         field(env::NODE_NAME, "spec.nodeName"),
     ];

@@ -1,0 +1,214 @@
+//! What an attempt is measured with ([`pawl_contract::provenance`]): this machine, the versions on it, and the revision
+//! of the script. Nothing depends on it: what cannot be found out in [`PATIENCE`] is absent.
+
+mod cpu;
+mod git;
+mod gpu;
+mod program;
+mod python;
+mod scripts;
+
+pub use scripts::scripts;
+
+use crate::files;
+use crate::node::Node;
+use pawl_contract::plan::AttemptPlan;
+use pawl_contract::provenance::{Build, Provenance, Source};
+use pawl_contract::{env, pod};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// Name of the provenance in the directory of an attempt.
+const FILE: &str = "provenance.json";
+/// Maximum size of that file, bytes.
+const MAX_FILE: u64 = 64 << 10;
+/// How long a program that is asked may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The provenance of the attempt in this directory, as its agent has collected it; `None` for one of an earlier
+/// version, and for one that has not begun.
+pub fn provenance(work_dir: &Path) -> Option<Provenance> {
+    let content = files::read_bounded(&work_dir.join(FILE), MAX_FILE).ok()?;
+    serde_json::from_slice::<Provenance>(&content).ok().map(Provenance::bounded)
+}
+
+/// What is to be found out about an attempt on this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Inquiry {
+    work_dir: PathBuf,
+    command: Vec<String>,
+    env: Vec<(String, String)>,
+    gpus: Vec<String>,
+    gpu_count: u32,
+    features: Vec<&'static str>,
+}
+
+impl Inquiry {
+    pub(crate) fn new(plan: &AttemptPlan, node: &Node) -> Self {
+        Self {
+            work_dir: node.work_dir.clone(),
+            command: plan.command.clone(),
+            env: node.env.clone(),
+            gpus: node.gpus.clone(),
+            gpu_count: plan.gpus_per_replica,
+            features: node.features.clone(),
+        }
+    }
+
+    /// Finds it out, and keeps it in the attempt's directory. Blocks for [`PATIENCE`] at most, other than on files.
+    pub(crate) fn answer(&self) -> Provenance {
+        let (gpu, libraries, source) = thread::scope(|scope| {
+            let gpu = scope.spawn(|| self.gpu());
+            let source = scope.spawn(|| self.source());
+            let libraries = python::libraries(&self.command, self);
+            // A thread that panics has found nothing.
+            (gpu.join().unwrap_or_default(), libraries, source.join().unwrap_or_default())
+        });
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let features = self.features.iter().map(|name| (*name).to_owned()).collect();
+        let found = Provenance {
+            gpu: gpu.gpu,
+            cpu: Some(cpu::cpu()),
+            driver: gpu.driver,
+            cuda: None,
+            libraries,
+            source,
+            image: std::env::var(pod::IMAGE).ok(),
+            pawl: Some(Build { version, features }),
+            // Its placeholders are kept: the values of variables may be secret.
+            command: Some(self.command.join(" ")),
+        }
+        .bounded();
+        let written = serde_json::to_vec(&found).map_err(Into::into);
+        if let Err(error) = written.and_then(|text| files::write(&self.work_dir.join(FILE), &text)) {
+            tracing::debug!(%error, "what the attempt is measured with is not kept in its directory");
+        }
+        found
+    }
+
+    fn gpu(&self) -> gpu::Found {
+        if self.gpu_count == 0 {
+            return gpu::Found::default();
+        }
+        let visible = || self.variable("CUDA_VISIBLE_DEVICES").filter(|names| !names.is_empty());
+        let names = if self.gpus.is_empty() { visible() } else { Some(self.gpus.join(",")) };
+        gpu::found(names.as_deref(), self.gpu_count, self)
+    }
+
+    fn source(&self) -> Option<Source> {
+        let files = scripts(&self.command, &|name| self.variable(name));
+        files.iter().find_map(|script| git::source(script, self))
+    }
+
+    /// A variable of the ranks.
+    fn variable(&self, name: &str) -> Option<String> {
+        let own = self.env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        own.or_else(|| std::env::var(name).ok())
+    }
+
+    /// The standard output of a program that runs in the environment of the ranks.
+    fn ask(&self, mut command: Command) -> Option<String> {
+        command.current_dir(&self.work_dir).envs(self.env.iter().cloned());
+        // It is none of a launch, with which it would be ended.
+        command.env(env::PLAN, self.work_dir.join(FILE));
+        program::output(command, PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::process::Stdio;
+    use std::time::Instant;
+
+    /// An attempt in `folder/work` that runs `command`.
+    fn inquiry(folder: &Path, command: &[&str]) -> Inquiry {
+        let work_dir = folder.join("work");
+        std::fs::create_dir_all(&work_dir).unwrap();
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        Inquiry { work_dir, command, env: Vec::new(), gpus: Vec::new(), gpu_count: 0, features: vec!["s3"] }
+    }
+
+    fn git(folder: &Path, arguments: &[&str]) {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"];
+        let mut command = Command::new("git");
+        command.arg("-C").arg(folder).args(identity).args(arguments).stdout(Stdio::null());
+        assert!(command.status().unwrap().success(), "git {arguments:?}");
+    }
+
+    #[test]
+    fn a_script_in_a_repository_has_a_commit_and_is_dirty_once_it_is_edited() {
+        let folder = tempfile::tempdir().unwrap();
+        let repository = folder.path().join("code");
+        std::fs::create_dir_all(repository.join("src")).unwrap();
+        let script = repository.join("src/train.py");
+        std::fs::write(&script, "print(1)").unwrap();
+        git(&repository, &["init", "--quiet"]);
+        let source = || inquiry(folder.path(), &["sh", "-c", &format!("exec sh {}", script.display())]).answer().source;
+        assert_eq!(source().unwrap_or_default().commit, None, "there is no commit yet");
+        git(&repository, &["add", "."]);
+        git(&repository, &["commit", "--quiet", "-m", "a"]);
+        let clean = source().unwrap();
+        assert!(clean.commit.as_ref().is_some_and(|commit| commit.len() == 40), "{clean:?}");
+        assert_eq!(clean.dirty, Some(false));
+        std::fs::write(&script, "print(2)").unwrap();
+        assert_eq!(source().unwrap(), Source { dirty: Some(true), ..clean.clone() });
+        git(&repository, &["checkout", "--quiet", "."]);
+        std::fs::write(repository.join("notes.txt"), "").unwrap();
+        assert_eq!(source(), Some(clean), "another file of which git knows nothing is no change");
+    }
+
+    #[test]
+    fn a_script_that_is_in_no_commit_is_dirty_and_one_without_a_repository_has_no_source() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("train.py");
+        std::fs::write(&script, "").unwrap();
+        let found = inquiry(folder.path(), &["true", script.to_str().unwrap()]).answer();
+        assert_eq!(found.source, None);
+        assert_eq!(provenance(&folder.path().join("work")), Some(found.clone()), "it is kept");
+        assert_eq!(found.pawl.unwrap().features, ["s3"]);
+
+        git(folder.path(), &["init", "--quiet"]);
+        std::fs::write(folder.path().join("a"), "").unwrap();
+        git(folder.path(), &["add", "a"]);
+        git(folder.path(), &["commit", "--quiet", "-m", "a"]);
+        let found = inquiry(folder.path(), &["true", script.to_str().unwrap()]).answer();
+        assert_eq!(found.source.unwrap().dirty, Some(true));
+    }
+
+    #[test]
+    fn values_of_variables_are_not_in_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut inquiry = inquiry(folder.path(), &["train", "--key=$(TOKEN)", "--lr=$(settings.learningRate)"]);
+        inquiry.env.push(("TOKEN".to_owned(), "secret-17".to_owned()));
+        let found = inquiry.answer();
+        assert_eq!(found.command.as_deref(), Some("train --key=$(TOKEN) --lr=$(settings.learningRate)"));
+        assert!(!serde_json::to_string(&found).unwrap().contains("secret-17"));
+    }
+
+    #[test]
+    fn the_interpreter_of_the_script_names_its_libraries_and_one_that_hangs_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let interpreter = folder.path().join("python3");
+        // By another process: a program that another thread starts meanwhile would hold the file open for writing.
+        let write = |text: &str| {
+            let script = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod +x "$0""#;
+            let status = Command::new("sh").args(["-c", script]).arg(&interpreter).arg(text).status();
+            assert!(status.unwrap().success());
+        };
+        let path = interpreter.display().to_string();
+        let libraries = || inquiry(folder.path(), &["sh", "-c", &format!("exec {path} train.py")]).answer().libraries;
+        write(r#"echo '{"python": "3.12.1", "torch": "2.8.0"}'"#);
+        let expected = [("python", "3.12.1"), ("torch", "2.8.0")];
+        let expected = expected.map(|(name, version)| (name.to_owned(), version.to_owned()));
+        assert_eq!(libraries(), BTreeMap::from(expected));
+        write("echo not JSON");
+        assert!(libraries().is_empty());
+        write("sleep 600");
+        let asked = Instant::now();
+        assert!(libraries().is_empty() && asked.elapsed() < PATIENCE * 3);
+    }
+}
