@@ -29,6 +29,8 @@ pub struct Site {
     pub machine: Machine,
     /// Program and arguments of the built-in trainer.
     pub trainer: Vec<OsString>,
+    /// Optional features of this build.
+    pub features: Vec<&'static str>,
     /// Checkpoint storage, URL or path.
     pub checkpoints: String,
     /// Environment from the manifest.
@@ -238,6 +240,7 @@ impl Attempts {
         node.gpus.clone_from(&machine.gpus);
         node.checkpoints.clone_from(&site.checkpoints);
         node.data = site.state.data();
+        node.features.clone_from(&site.features);
         node.limits.stop_grace = stop_grace;
         // The user's own value has precedence over the share of the cores.
         let own = |name: &str| site.env.iter().any(|(own, _)| own == name) || std::env::var_os(name).is_some();

@@ -33,6 +33,8 @@ pub struct Options {
     pub gpus: Option<Vec<String>>,
     /// Program and arguments of the built-in trainer.
     pub trainer: Vec<OsString>,
+    /// Optional features of this build, for the records.
+    pub features: Vec<&'static str>,
     /// How progress is shown.
     pub style: Style,
     /// Longest time of the run; then it ends as by SIGTERM.
@@ -91,6 +93,7 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
         checkpoints: checkpoints(&state, &document.job)?,
         env: environment(&document.job, &|name| std::env::var(name).ok()),
         trainer: options.trainer,
+        features: options.features,
         machine,
         state: state.clone(),
     };

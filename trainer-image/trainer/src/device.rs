@@ -6,6 +6,7 @@ use crate::executors;
 use crate::throughput::{Devices, processor_time};
 use pawl_contract::env;
 use pawl_contract::measured::Disturbance;
+use pawl_contract::provenance::Provenance;
 use pawl_contract::settings::Settings;
 use pawl_graph::executor::{Executor, MemoryReport};
 use pawl_graph::graph::Program;
@@ -102,6 +103,17 @@ impl RankDevice {
             Self::Cpu => None,
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => gpu.uuid(),
+            #[cfg(feature = "candle-cuda")]
+            Self::Candle(_) => None,
+        }
+    }
+
+    /// What the driver and the libraries of the device say of themselves; `None` on the CPU.
+    pub fn provenance(&self) -> Option<Provenance> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => Some(gpu.provenance()),
             #[cfg(feature = "candle-cuda")]
             Self::Candle(_) => None,
         }

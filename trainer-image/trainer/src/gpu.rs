@@ -4,8 +4,9 @@ use crate::collective::Exchange;
 use crate::ending::Ending;
 use crate::executors;
 use pawl_contract::measured::Disturbance;
+use pawl_contract::provenance::{Gpu as Model, Provenance};
 use pawl_contract::settings::{Compile, OptimizerOffload, Precision, Settings};
-use pawl_cuda::{Choices, CudaGraph, Launching, cudnn::Cudnn, device::Device, nccl::Nccl};
+use pawl_cuda::{Choices, CudaGraph, Launching, cudnn::Cudnn, device, device::Device, nccl::Nccl};
 use pawl_graph::executor::{ExecError, MemoryReport};
 use pawl_graph::graph::Program;
 use pawl_launch::gpu_reading::GpuReading;
@@ -59,6 +60,18 @@ impl Gpu {
     /// The driver's name of the GPU.
     pub fn name(&self) -> &str {
         self.device.name()
+    }
+
+    /// What the driver and the libraries say of themselves.
+    pub fn provenance(&self) -> Provenance {
+        let (name, memory) = (self.device.name().to_owned(), self.device.memory() as u64);
+        let cudnn = self.cudnn.iter().map(|cudnn| ("cudnn".to_owned(), cudnn.version().to_string()));
+        Provenance {
+            gpu: Some(Model { name: Some(name), memory_bytes: Some(memory), count: None }),
+            cuda: Some(format!("{}.{}", device::CUDA / 1000, device::CUDA % 1000 / 10)),
+            libraries: cudnn.collect(),
+            ..Provenance::default()
+        }
     }
 
     /// UUID of the GPU, as `nvidia-smi -L` lists it: `GPU-` and hexadecimal digits in groups.

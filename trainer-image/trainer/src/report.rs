@@ -49,6 +49,7 @@ pub fn of_run(
     Report {
         measured,
         details: details(run),
+        provenance: run.device.provenance(),
         losses: run.curve.points(),
         planned_items: run.budget.planned_items(&launch.plan, items),
         items_per_epoch: Some(run.job.items_per_epoch()),

@@ -30,6 +30,18 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+/// The optional features of this build.
+fn features() -> Vec<&'static str> {
+    let all = [
+        ("cluster", cfg!(feature = "cluster")),
+        ("cuda", cfg!(feature = "cuda")),
+        ("gs", cfg!(feature = "gs")),
+        ("parquet", cfg!(feature = "parquet")),
+        ("s3", cfg!(feature = "s3")),
+    ];
+    all.into_iter().filter(|(_, enabled)| *enabled).map(|(name, _)| name).collect()
+}
+
 /// Runs the command.
 pub fn dispatch(command: Command) -> ExitCode {
     match command {

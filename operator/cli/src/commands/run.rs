@@ -23,6 +23,7 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
         state: state.clone(),
         gpus: arguments.gpus.clone(),
         trainer: vec![program.into_os_string(), "trainer".into()],
+        features: super::features(),
         style,
         limit: None,
     };

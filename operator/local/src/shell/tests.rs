@@ -52,6 +52,7 @@ fn options(directory: &Path) -> Options {
         state: StateDir::new(directory),
         gpus: None,
         trainer: Vec::new(),
+        features: Vec::new(),
         style: Style { document: false, quiet: true },
         limit: None,
     }

@@ -15,7 +15,7 @@ use pawl_graph::executor::ExecError;
 pub const ALLOCATION: usize = 256;
 
 /// The CUDA version of the libraries, as the driver counts: 13.0.
-const CUDA: i32 = 13_000;
+pub const CUDA: i32 = 13_000;
 
 /// A GPU with a stream for kernels and one for copies, both of its own (the default stream cannot be captured).
 pub struct Device {

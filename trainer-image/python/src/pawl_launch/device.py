@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from contextlib import suppress
 from typing import Any
+
+_LIBRARIES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "numpy",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "peft",
+    "trl",
+    "deepspeed",
+    "triton",
+    "flash_attn",
+    "bitsandbytes",
+    "torchvision",
+)
 
 
 def cuda() -> Any:
@@ -29,6 +50,22 @@ def peak_memory() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def provenance() -> dict[str, Any]:
+    """What this process knows of what is measured with, as the contract's ``Provenance``: the versions of the libraries that the
+    script has imported, that of CUDA, and the GPU."""
+    known = {name.replace("_", "-"): getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
+    libraries = {name: str(version) for name, version in known.items() if version is not None}
+    found: dict[str, Any] = {"libraries": {"python": platform.python_version(), **libraries}}
+    gpu = cuda()
+    # After an error of the device, each call of it fails: the report is needed then, and this is not.
+    with suppress(Exception):
+        if gpu is not None:
+            found["cuda"] = sys.modules["torch"].version.cuda
+            properties = gpu.get_device_properties(gpu.current_device())
+            found["gpu"] = {"name": str(properties.name), "memoryBytes": int(properties.total_memory)}
+    return found
 
 
 def uses_cpu() -> bool:

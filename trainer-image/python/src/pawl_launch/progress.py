@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from .device import provenance
 from .files import replace
 from .losses import Curve, SpikeWatch
 from .outcome import Outcome
@@ -163,6 +164,7 @@ class Reporter:
             "outcome": outcome.value,
             "message": message.encode()[:_MESSAGE].decode(errors="ignore"),
             **self._measured(),
+            "provenance": provenance() if self.rank.rank == 0 else None,
             "losses": self.curve.points(),
             "plannedItems": self.complete_items if outcome is Outcome.DONE and self._ended_by_time else None,
             "itemsPerEpoch": self.items_per_epoch,
