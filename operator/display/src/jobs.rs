@@ -3,9 +3,11 @@
 use crate::columns::lay_out;
 use crate::numbers::{factor, interval, short};
 use crate::plain::plain;
+use crate::provenance;
 use crate::verdict;
 use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::provenance::Provenance;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A job, its status, and where that is kept.
@@ -17,6 +19,8 @@ pub struct Entry<'a> {
     pub status: &'a TrainingJobStatus,
     /// Such as its state directory.
     pub place: &'a str,
+    /// What its newest attempt was measured with, where jobs are compared and that is known.
+    pub provenance: Option<&'a Provenance>,
 }
 
 impl Entry<'_> {
@@ -67,7 +71,8 @@ impl Compared {
     }
 }
 
-/// Two jobs beside each other: how they ended, their verdicts, their settings and their trainings. A row that differs
+/// Two jobs beside each other: how they ended, their verdicts, their settings, their trainings, and what they were
+/// measured with. A row that differs
 /// begins with `≠`. Lines are truncated to `width` columns if given.
 pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
     let head = [String::new(), String::new(), plain(&a.name()), plain(&b.name())];
@@ -79,7 +84,8 @@ pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
     lay_out(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), width)
 }
 
-/// How jobs ended, their verdicts, settings, trainings and costs: what at least one of them has.
+/// How jobs ended, their verdicts, settings, trainings and costs, what at least one of them has, and in what else they
+/// were measured with they differ.
 pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     let statuses: Vec<TrainingJobStatus> = entries.iter().map(|entry| plain(entry.status)).collect();
     let row = |name: &str, value: &dyn Fn(&TrainingJobStatus) -> Option<String>| Compared {
@@ -105,8 +111,32 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     rows.push(row("device hours", &|status| {
         Some(format!("{} h", short(status.cost.as_ref()?.gpu_hours.as_ref()?.value())))
     }));
+    rows.extend(measured_with(entries));
     rows.retain(|row| row.values.iter().any(|value| !value.is_empty()));
     rows
+}
+
+/// What was measured with, in which those jobs differ of which it is known.
+fn measured_with(entries: &[Entry<'_>]) -> Vec<Compared> {
+    let sides: Vec<Option<BTreeMap<String, String>>> =
+        entries.iter().map(|entry| Some(provenance::each(entry.provenance?).into_iter().collect())).collect();
+    let known = entries.iter().filter_map(|entry| entry.provenance).flat_map(provenance::each);
+    let mut names: Vec<String> = Vec::new();
+    for (name, _) in known {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let differs = |name: &String| {
+        let mut values = sides.iter().flatten().map(|side| side.get(name));
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    };
+    let value = |side: &Option<BTreeMap<String, String>>, name: &String| {
+        side.as_ref().and_then(|side| side.get(name)).cloned().unwrap_or_default()
+    };
+    let different = names.into_iter().filter(differs);
+    different.map(|name| Compared { values: sides.iter().map(|side| value(side, &name)).collect(), name }).collect()
 }
 
 /// `names` without repetitions, in the order in which each is first.
@@ -174,7 +204,7 @@ mod tests {
     }
 
     fn entry((job, status): &(TrainingJob, TrainingJobStatus)) -> Entry<'_> {
-        Entry { job, status, place: ".pawl/toy" }
+        Entry { job, status, place: ".pawl/toy", provenance: None }
     }
 
     #[test]
@@ -219,5 +249,23 @@ mod tests {
         let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
         assert_eq!((row("batchPerGpu").values.join(" "), row("batchPerGpu").differs()), ("8 8 16".to_owned(), true));
         assert!(!row("device hours").differs() && rows.iter().all(|row| row.name != "all together"), "{rows:?}");
+    }
+
+    #[test]
+    fn the_machine_and_the_versions_are_compared_where_they_are_known() {
+        let jobs = ["a", "b", "c"].map(|name| job(name, json!({})));
+        let provenance = |driver: &str, torch: &str| {
+            let found = json!({"driver": driver, "cuda": "13.0", "libraries": {"torch": torch}});
+            serde_json::from_value::<Provenance>(found).unwrap()
+        };
+        let [one, other] = [provenance("570", "2.8"), provenance("580", "2.8")];
+        let with = |known: [Option<&Provenance>; 3]| {
+            let entries: Vec<Entry<'_>> =
+                jobs.iter().zip(known).map(|(job, provenance)| Entry { provenance, ..entry(job) }).collect();
+            let rows = compared(&entries).into_iter().filter(|row| row.name != "stage");
+            rows.map(|row| format!("{}: {}", row.name, row.values.join(", "))).collect::<Vec<_>>()
+        };
+        assert_eq!(with([Some(&one), None, Some(&other)]), ["driver: 570, , 580"]);
+        assert!(with([Some(&one), None, Some(&one)]).is_empty() && with([Some(&one), None, None]).is_empty());
     }
 }

@@ -9,6 +9,7 @@
 //! - [`report`]: the HTML report with the evidence;
 //! - [`ui`]: the pages of `pawl ui`;
 //! - [`numbers`]: formatting of numbers;
+//! - [`provenance`]: what attempts were measured with: machine, versions, source;
 //! - [`plain`]: texts without control characters, which all of them but the report and the pages use.
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod headline;
 pub mod jobs;
 pub mod numbers;
 pub mod plain;
+pub mod provenance;
 pub mod report;
 pub mod search;
 pub mod sentence;

@@ -1,6 +1,7 @@
 //! The input of a report: manifest, status, events and measurements of launches, independent of the shell.
 
 use crate::event::EventRecord;
+use crate::provenance::MeasuredWith;
 use pawl_api::status::{Arm, LaunchStatus};
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -101,6 +102,8 @@ pub struct Evidence {
     pub events: Vec<EventRecord>,
     /// The finished launches, oldest first.
     pub launches: Vec<FinishedLaunch>,
+    /// What its attempts were measured with, oldest first, as far as that is known.
+    pub measured_with: Vec<MeasuredWith>,
 }
 
 /// A pair of comparable launches.
@@ -151,7 +154,13 @@ impl Evidence {
                 None => launches.push(FinishedLaunch::from_status(&title, launch)),
             }
         }
-        Self { job, status, events, launches }
+        Self { job, status, events, launches, measured_with: Vec::new() }
+    }
+
+    /// This with what the attempts were measured with, oldest first.
+    #[must_use]
+    pub fn with(self, measured_with: Vec<MeasuredWith>) -> Self {
+        Self { measured_with, ..self }
     }
 
     /// A launch by name.

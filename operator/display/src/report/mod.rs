@@ -4,6 +4,7 @@ mod chart;
 pub mod evidence;
 mod memory;
 mod phases;
+mod provenance;
 mod search;
 mod svg;
 mod tables;
@@ -49,6 +50,7 @@ pub fn content(evidence: &Evidence) -> Markup {
         ("Evidence", phases::cards(evidence)),
         ("Memory", memory::draw(evidence).map(PreEscaped)),
         ("Settings", Some(tables::settings(evidence))),
+        ("Measured with", provenance::section(evidence)),
         ("Events", tables::events(evidence)),
         ("Launches", tables::launches(evidence)),
     ];

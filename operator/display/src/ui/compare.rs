@@ -56,7 +56,7 @@ mod tests {
             job("three", json!({"stage": "Complete", "phases": [{"name": hostile, "state": "Accepted"}]})),
         ];
         let keys = ["one", "two@a/b", "three"];
-        let entries = jobs.each_ref().map(|(job, status)| Entry { job, status, place: "" });
+        let entries = jobs.each_ref().map(|(job, status)| Entry { job, status, place: "", provenance: None });
         let paired: Vec<(&str, Entry<'_>)> = keys.into_iter().zip(entries).collect();
         let text = page(&paired);
         for part in [

@@ -214,7 +214,7 @@ mod tests {
     fn listed(name: &str, status: Value) -> Listed {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        Listed::new(Entry { job: &job, status: &status, place: ".pawl/here" }, None)
+        Listed::new(Entry { job: &job, status: &status, place: ".pawl/here", provenance: None }, None)
     }
 
     fn jobs() -> [Listed; 3] {

@@ -1,0 +1,250 @@
+//! What attempts were measured with, in words.
+
+use crate::numbers::bytes;
+use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::provenance::{Build, Cpu, Gpu, Provenance, Source};
+use pawl_contract::record::Record;
+
+/// Attempts that are named one by one.
+const NAMED: usize = 3;
+/// Digits of a commit that are shown.
+const DIGITS: usize = 12;
+
+/// An attempt that measured or trained, and what with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeasuredWith {
+    /// Name of the attempt.
+    pub attempt: String,
+    /// Machine, versions and source.
+    pub provenance: Provenance,
+    /// Whether it measured for the ladder.
+    pub judges: bool,
+}
+
+impl MeasuredWith {
+    /// The attempt that runs these launches; `None` when nothing is known of it, and for one that only checks settings.
+    pub fn new<'a>(
+        attempt: &str,
+        launches: impl IntoIterator<Item = &'a LaunchPlan>,
+        provenance: Option<Provenance>,
+    ) -> Option<Self> {
+        let kinds: Vec<LaunchKind> = launches.into_iter().map(|launch| launch.kind).collect();
+        let judges = kinds.iter().any(|kind| matches!(kind, LaunchKind::Measure | LaunchKind::Quality));
+        let provenance = provenance.filter(|_| kinds.iter().any(|kind| *kind != LaunchKind::Preflight))?;
+        Some(Self { attempt: attempt.to_owned(), provenance, judges })
+    }
+
+    /// The attempt of a record.
+    pub fn recorded(record: &Record) -> Option<Self> {
+        Self::new(&record.begun.attempt, record.planned(), record.provenance())
+    }
+}
+
+/// Something that attempts were measured with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// Such as `GPU` or `torch`.
+    pub name: String,
+    /// Its values, the newest first, each with the attempts that had it. Attempts of which it is not known are left
+    /// out.
+    pub values: Vec<(String, Vec<String>)>,
+}
+
+impl Fact {
+    /// The value with its attempts, where there is more than one value.
+    pub fn texts(&self) -> Vec<String> {
+        let several = self.values.len() > 1;
+        let text = |(value, attempts): &(String, Vec<String>)| match several {
+            true => format!("{value} ({})", listed(attempts)),
+            false => value.clone(),
+        };
+        self.values.iter().map(text).collect()
+    }
+}
+
+/// All that is known of what these attempts were measured with, oldest first.
+pub fn facts(attempts: &[MeasuredWith]) -> Vec<Fact> {
+    collected(attempts.iter().map(|it| (it.attempt.as_str(), all(&it.provenance))))
+}
+
+/// Name and value of each thing that is known: machine, versions, source.
+pub fn all(provenance: &Provenance) -> Vec<(String, String)> {
+    let Provenance { source, image, pawl, command, libraries, .. } = provenance;
+    let libraries = libraries.iter().map(|(name, version)| format!("{name} {version}"));
+    let libraries = libraries.collect::<Vec<_>>().join(", ");
+    let rest = [
+        ("libraries", Some(libraries).filter(|text| !text.is_empty())),
+        ("commit", source.as_ref().and_then(revision)),
+        ("image", image.clone()),
+        ("Pawl", pawl.as_ref().map(build)),
+        ("command", command.clone()),
+    ];
+    machine(provenance).into_iter().chain(present(rest)).collect()
+}
+
+/// As [`all`], with the libraries one by one, for comparisons.
+pub fn each(provenance: &Provenance) -> Vec<(String, String)> {
+    let rest = all(provenance).into_iter().filter(|(name, _)| name != "libraries");
+    rest.chain(provenance.libraries.clone()).collect()
+}
+
+/// The devices, and what drives them.
+fn machine(provenance: &Provenance) -> Vec<(String, String)> {
+    let Provenance { gpu, cpu, driver, cuda, .. } = provenance;
+    let facts = [
+        ("GPU", gpu.as_ref().and_then(of_gpu)),
+        ("CPU", cpu.as_ref().and_then(of_cpu)),
+        ("driver", driver.clone()),
+        ("CUDA", cuda.clone()),
+    ];
+    present(facts).collect()
+}
+
+fn present<const N: usize>(facts: [(&str, Option<String>); N]) -> impl Iterator<Item = (String, String)> {
+    facts.map(|(name, value)| (name.to_owned(), value)).into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+fn of_gpu(gpu: &Gpu) -> Option<String> {
+    let name = gpu.name.as_deref()?;
+    let count = gpu.count.filter(|count| *count > 1).map(|count| format!("{count} × ")).unwrap_or_default();
+    let memory = gpu.memory_bytes.map(|memory| format!(", {}", bytes(memory))).unwrap_or_default();
+    Some(format!("{count}{name}{memory}"))
+}
+
+fn of_cpu(cpu: &Cpu) -> Option<String> {
+    let cores = cpu.cores.map(|cores| format!("{cores} {}", if cores == 1 { "core" } else { "cores" }));
+    let parts: Vec<String> = cpu.name.iter().cloned().chain(cores).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn revision(source: &Source) -> Option<String> {
+    let commit = source.commit.as_deref()?;
+    let short = commit.get(..DIGITS).unwrap_or(commit);
+    Some(match source.dirty {
+        Some(true) => format!("{short}, and changes that are in no commit"),
+        Some(false) => short.to_owned(),
+        None => format!("{short}; whether there were changes is not known"),
+    })
+}
+
+fn build(build: &Build) -> String {
+    match build.features.is_empty() {
+        true => build.version.clone(),
+        false => format!("{} ({})", build.version, build.features.join(", ")),
+    }
+}
+
+fn listed(attempts: &[String]) -> String {
+    let named = attempts.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match attempts.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Facts of several attempts, oldest first, in the order in which the newest has them.
+fn collected<'a>(attempts: impl DoubleEndedIterator<Item = (&'a str, Vec<(String, String)>)>) -> Vec<Fact> {
+    let mut found: Vec<Fact> = Vec::new();
+    for (attempt, facts) in attempts.rev() {
+        for (name, value) in facts {
+            let known = found.iter().position(|fact| fact.name == name);
+            let index = known.unwrap_or_else(|| {
+                found.push(Fact { name, values: Vec::new() });
+                found.len() - 1
+            });
+            let values = &mut found[index].values;
+            match values.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, attempts)) => attempts.insert(0, attempt.to_owned()),
+                None => values.push((value, vec![attempt.to_owned()])),
+            }
+        }
+    }
+    found
+}
+
+/// What is to be known where attempts of one ladder ran on different devices or with different versions; `None` where
+/// they did not.
+pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
+    let compared = |provenance: &Provenance| {
+        let Provenance { gpu, cpu, driver, cuda, libraries, .. } = provenance;
+        let models = [
+            ("GPU", gpu.as_ref().and_then(|gpu| gpu.name.clone())),
+            ("CPU", cpu.as_ref().and_then(|cpu| cpu.name.clone())),
+            ("driver", driver.clone()),
+            ("CUDA", cuda.clone()),
+        ];
+        present(models).chain(libraries.clone()).collect::<Vec<_>>()
+    };
+    let judging = attempts.iter().filter(|it| it.judges);
+    let facts = collected(judging.map(|it| (it.attempt.as_str(), compared(&it.provenance))));
+    let different: Vec<String> =
+        facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
+    (!different.is_empty()).then(|| {
+        format!(
+            "Attempts that measured differ in {}. Both launches of a pair ran in one attempt, so that each verdict holds \
+             for what its own attempt had; speedups of phases that were measured with different ones need not add up on \
+             any one of them.",
+            different.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn measured(number: u32, gpu: &str, torch: &str, judges: bool) -> MeasuredWith {
+        let provenance = json!({
+            "gpu": {"name": gpu, "memoryBytes": 141u64 << 30, "count": 2}, "cpu": {"name": "Xeon", "cores": 1},
+            "libraries": {"torch": torch}, "source": {"commit": "0123456789abcdef0123", "dirty": true},
+            "pawl": {"version": "0.1.0", "features": ["cuda", "s3"]},
+        });
+        let provenance = serde_json::from_value(provenance).unwrap();
+        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges }
+    }
+
+    #[test]
+    fn what_differs_between_attempts_says_in_which() {
+        let attempts: Vec<_> = (1..=6).map(|number| measured(number, "H200", "2.8", true)).collect();
+        let texts = |attempts: &[MeasuredWith], name: &str| {
+            facts(attempts).iter().find(|fact| fact.name == name).map(Fact::texts).unwrap_or_default()
+        };
+        assert_eq!(texts(&attempts, "GPU"), ["2 × H200, 141 GiB"]);
+        assert_eq!(texts(&attempts, "CPU"), ["Xeon, 1 core"]);
+        assert_eq!(texts(&attempts, "commit"), ["0123456789ab, and changes that are in no commit"]);
+        assert_eq!(texts(&attempts, "Pawl"), ["0.1.0 (cuda, s3)"]);
+        assert!(texts(&attempts, "driver").is_empty());
+        let other: Vec<_> = attempts.into_iter().chain([measured(7, "L4", "2.8", true)]).collect();
+        assert_eq!(texts(&other, "GPU"), ["2 × L4, 141 GiB (toy-7)", "2 × H200, 141 GiB (toy-1, toy-2, toy-3 and 3 more)"]);
+        assert_eq!(texts(&other, "libraries"), ["torch 2.8"]);
+    }
+
+    #[test]
+    fn only_what_measured_with_other_models_or_versions_is_warned_about() {
+        let two = |gpu: &str, torch: &str, judges: bool| {
+            warning(&[measured(1, "H200", "2.8", true), measured(2, gpu, torch, judges)])
+        };
+        assert_eq!(two("H200", "2.8", true), None);
+        assert_eq!(two("L4", "2.9", false), None, "a training is in no pair");
+        let text = two("L4", "2.9", true).unwrap();
+        assert!(text.starts_with("Attempts that measured differ in GPU, torch. Both launches of a pair"), "{text}");
+        let mut unknown = measured(2, "H200", "2.8", true);
+        unknown.provenance = Provenance::default();
+        assert_eq!(warning(&[measured(1, "H200", "2.8", true), unknown]), None, "of an earlier version");
+    }
+
+    #[test]
+    fn an_attempt_that_only_checks_is_on_other_machines() {
+        let launch = |kind: &str| {
+            let launch = json!({"contract": 1, "job": "toy", "attempt": "toy-1", "launch": "l", "kind": kind,
+                "workload": {}, "settings": {}, "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0});
+            serde_json::from_value::<LaunchPlan>(launch).unwrap()
+        };
+        let of = |kinds: &[&str]| {
+            let launches: Vec<_> = kinds.iter().map(|kind| launch(kind)).collect();
+            MeasuredWith::new("toy-1", &launches, Some(Provenance::default())).map(|it| it.judges)
+        };
+        assert_eq!([of(&["Preflight"]), of(&["Preflight", "Measure"]), of(&["Train"])], [None, Some(true), Some(false)]);
+    }
+}

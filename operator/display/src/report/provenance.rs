@@ -1,0 +1,24 @@
+//! What was measured with: machine, versions and source.
+
+use super::evidence::Evidence;
+use crate::provenance::{facts, warning};
+use maud::{Markup, html};
+
+/// A table of what is known, and a warning where attempts that measured differ; `None` when nothing is known.
+pub fn section(evidence: &Evidence) -> Option<Markup> {
+    let facts = facts(&evidence.measured_with);
+    let table = html! {
+        @if let Some(warning) = warning(&evidence.measured_with) { p.notice { (warning) } }
+        table {
+            tbody {
+                @for fact in &facts {
+                    tr {
+                        th scope="row" { (fact.name) }
+                        td { @for text in fact.texts() { div { (text) } } }
+                    }
+                }
+            }
+        }
+    };
+    (!facts.is_empty()).then_some(table)
+}
