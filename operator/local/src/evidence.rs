@@ -1,8 +1,12 @@
 //! Reads the evidence in a state directory, for the report and the summary.
 
+use crate::state::attempts::AttemptRecord;
 use crate::state::document::Document;
 use crate::state::{StateDir, StateError, attempts, events, records, write_atomic};
-use pawl_contract::plan::LaunchPlan;
+use pawl_contract::plan::{AttemptPlan, LaunchPlan};
+use pawl_contract::provenance::Provenance;
+use pawl_contract::report::Report;
+use pawl_display::provenance::MeasuredWith;
 use pawl_display::report;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::summary::Places;
@@ -16,17 +20,39 @@ use std::path::Path;
 pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     let (document, recorded) = records::read(state)?;
     let mut launches: Vec<_> = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
+    let mut measured_with: Vec<_> = recorded.iter().filter_map(MeasuredWith::recorded).collect();
     for record in attempts::load(state)? {
+        let reports = attempts::reports(state, &record);
+        measured_with.extend(of_attempt(state, &record, &reports));
         let plans: BTreeMap<&str, &LaunchPlan> =
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
-        for report in attempts::reports(state, &record) {
+        for report in &reports {
             if let Some(&plan) = plans.get(report.launch.as_str()) {
-                launches.push(FinishedLaunch::reported(&record.plan.attempt, plan, &report));
+                launches.push(FinishedLaunch::reported(&record.plan.attempt, plan, report));
             }
         }
     }
     let Document { job, status, .. } = document;
-    Ok(Evidence::new(job, status, events::read(state), launches))
+    Ok(Evidence::new(job, status, events::read(state), launches).with(measured_with))
+}
+
+/// What the attempts in `state` were measured with, oldest first, as far as that is known.
+///
+/// # Errors
+/// [`StateError`] when a record cannot be read.
+pub fn measured_with(state: &StateDir) -> Result<Vec<MeasuredWith>, StateError> {
+    let recorded = records::load(state)?;
+    let attempts = attempts::load(state)?;
+    let own = attempts.iter().filter_map(|record| of_attempt(state, record, &attempts::reports(state, record)));
+    Ok(recorded.iter().filter_map(MeasuredWith::recorded).chain(own).collect())
+}
+
+/// What an attempt was measured with, as its agent and these reports of its launches say.
+fn of_attempt(state: &StateDir, record: &AttemptRecord, reports: &[Report]) -> Option<MeasuredWith> {
+    let AttemptPlan { attempt, launches, .. } = &record.plan;
+    let collected = pawl_agent::provenance(&attempts::directory(state, attempt));
+    let reported = reports.iter().filter_map(|report| report.provenance.as_ref());
+    MeasuredWith::new(attempt, launches, Provenance::whole(collected.as_ref(), reported))
 }
 
 /// Writes the HTML report of the job in `state` to `path`.

@@ -1,11 +1,13 @@
 //! `pawl list` and `pawl compare`.
 
 use super::{document, print, source, terminal};
-use crate::args::{Output, StateArgs};
+use crate::args::Output;
 use crate::exit;
 use pawl_api::status::Stage;
 use pawl_contract::decimal::Decimal;
+use pawl_contract::provenance::Provenance;
 use pawl_display::jobs::{self, Entry};
+use pawl_local::evidence;
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, StateError, records};
 use serde::Serialize;
@@ -18,11 +20,14 @@ struct Found {
     /// Its state directory.
     place: String,
     document: Document,
+    /// What its newest attempt was measured with, where jobs are compared.
+    provenance: Option<Provenance>,
 }
 
 impl Found {
     fn entry(&self) -> Entry<'_> {
-        Entry { job: &self.document.job, status: &self.document.status, place: &self.place }
+        let Document { job, status, .. } = &self.document;
+        Entry { job, status, place: &self.place, provenance: self.provenance.as_ref() }
     }
 
     fn listed(&self) -> Listed<'_> {
@@ -60,7 +65,9 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
         };
         for state in states {
             match records::document(&state) {
-                Ok(document) => found.push(Found { place: state.root().display().to_string(), document }),
+                Ok(document) => {
+                    found.push(Found { place: state.root().display().to_string(), document, provenance: None });
+                }
                 Err(StateError::Absent { .. }) => {}
                 Err(error) => unreadable = Some(exit::with_error(exit::STATE, &error)),
             }
@@ -101,8 +108,8 @@ pub fn compare(named: &[PathBuf]) -> ExitCode {
 
 /// The job of a state directory, of a manifest, or of a name.
 fn load(job: &Path) -> Result<Found, ExitCode> {
-    let is_state = StateDir::found_in(job).status().exists();
-    let (file, state) = if is_state { (None, Some(job.to_owned())) } else { (Some(job.to_owned()), None) };
-    let (state, document) = source::recorded(&StateArgs { file, state })?;
-    Ok(Found { place: state.root().display().to_string(), document })
+    let (state, document) = source::recorded(&source::named(job))?;
+    let measured_with = evidence::measured_with(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
+    let provenance = measured_with.into_iter().next_back().map(|newest| newest.provenance);
+    Ok(Found { place: state.root().display().to_string(), document, provenance })
 }

@@ -75,6 +75,13 @@ pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
     }
 }
 
+/// The arguments that select a job by a state directory, a storage, a manifest, or a name.
+pub fn named(job: &Path) -> StateArgs {
+    let is_state = StateDir::found_in(job).status().exists();
+    let (file, state) = if is_state { (None, Some(job.to_owned())) } else { (Some(job.to_owned()), None) };
+    StateArgs { file, state }
+}
+
 /// The state directory that the command line selects, and the job that was run there; an error is printed.
 pub fn recorded(args: &StateArgs) -> Result<(StateDir, Document), ExitCode> {
     let state = state_dir(args).map_err(|error| reject(&error))?;

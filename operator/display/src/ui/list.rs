@@ -145,7 +145,8 @@ mod tests {
     fn listed(name: &str, status: Value) -> Listed {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        Listed::new(Entry { job: &job, status: &status, place: ".pawl/toy", provenance: None }, Timestamp::from_second(0).ok())
+        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", provenance: None };
+        Listed::new(entry, Timestamp::from_second(0).ok())
     }
 
     fn shown<'a>(jobs: &'a [Listed], problems: &'a [String], query: &Query) -> Shown<'a> {

@@ -1,5 +1,5 @@
-//! Evidence of a job from the cluster: its status and its events, and the loss curves from its records if they were
-//! copied.
+//! Evidence of a job from the cluster: its status and its events, and what its records have besides, if they were
+//! copied: loss curves, and what was measured with.
 
 use super::error::ClusterError;
 use super::session::Session;
@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, ListParams};
 use pawl_api::TrainingJob;
-use pawl_contract::record::FOLDER;
+use pawl_contract::record::{FOLDER, Record};
 use pawl_display::event::EventRecord;
+use pawl_display::provenance::MeasuredWith;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_local::state::{StateDir, records};
 use std::path::Path;
@@ -34,12 +35,14 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
     let mut records: Vec<EventRecord> =
         events_of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
     records.sort_by_key(|record| record.time);
-    let launches = launches(&job, copied)?;
-    Ok(Evidence::new(job, status, records, launches))
+    let recorded = recorded(&job, copied)?;
+    let launches = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
+    let measured_with = recorded.iter().filter_map(MeasuredWith::recorded).collect();
+    Ok(Evidence::new(job, status, records, launches).with(measured_with))
 }
 
-/// The launches in the records of `job`.
-fn launches(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<FinishedLaunch>, ClusterError> {
+/// The records of `job`.
+fn recorded(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<Record>, ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let state = StateDir::found_in(copied.unwrap_or(Path::new(name)));
     if state.storage().is_none() {
@@ -51,11 +54,11 @@ fn launches(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<FinishedLaun
     // An earlier job of the same name may have been copied.
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     let is_own = |of: &str| of.is_empty() || of == uid;
-    let (own, other): (Vec<_>, Vec<_>) = recorded.iter().partition(|record| is_own(&record.begun.uid));
+    let (own, other): (Vec<_>, Vec<_>) = recorded.into_iter().partition(|record| is_own(&record.begun.uid));
     if !other.is_empty() {
         exit::say(&format_args!("note: {} has records of another job of this name", state.root().display()));
     }
-    Ok(own.into_iter().flat_map(FinishedLaunch::recorded).collect())
+    Ok(own)
 }
 
 /// The event for the report; `None` without a timestamp.

@@ -12,11 +12,12 @@ use axum::middleware::from_fn_with_state;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use pawl_contract::provenance::Provenance;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::list::Shown;
 use pawl_display::ui::query::{Query, QueryError};
 use pawl_display::ui::{ICON, SCRIPT, STYLE, compare, job, list, problem, url};
-use pawl_local::evidence::gather;
+use pawl_local::evidence::{gather, measured_with};
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, StateError, records};
 use std::sync::Arc;
@@ -150,16 +151,33 @@ async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery
     read(move || {
         let catalog = library.read();
         let jobs = keys.iter().map(|key| load(&catalog, key)).collect::<Result<Vec<_>, PageError>>()?;
-        let entries: Vec<(&str, Entry<'_>)> =
-            jobs.iter().map(|(key, Document { job, status, .. })| (*key, Entry { job, status, place: "" })).collect();
+        let entries: Vec<(&str, Entry<'_>)> = jobs.iter().map(Loaded::entry).collect();
         Ok(Html(compare::page(&entries)))
     })
     .await
 }
 
+/// A job to be compared.
+struct Loaded {
+    key: String,
+    document: Document,
+    /// What its newest attempt was measured with.
+    provenance: Option<Provenance>,
+}
+
+impl Loaded {
+    fn entry(&self) -> (&str, Entry<'_>) {
+        let Document { job, status, .. } = &self.document;
+        (&self.key, Entry { job, status, place: "", provenance: self.provenance.as_ref() })
+    }
+}
+
 /// The job with this key.
-fn load<'a>(catalog: &Catalog, key: &'a str) -> Result<(&'a str, Document), PageError> {
-    Ok((key, records::document(&state(catalog, key)?)?))
+fn load(catalog: &Catalog, key: &str) -> Result<Loaded, PageError> {
+    let state = state(catalog, key)?;
+    let newest = measured_with(&state)?.into_iter().next_back();
+    let document = records::document(&state)?;
+    Ok(Loaded { key: key.to_owned(), document, provenance: newest.map(|newest| newest.provenance) })
 }
 
 /// The state directory of the job with this key, which only selects from the list and is part of no path.
