@@ -93,6 +93,18 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "table")]
         output: Output,
     },
+    /// Write the manifest that repeats a job, with a heading that says on what machine, with which versions and from
+    /// which commit it ran.
+    ///
+    /// The records in a storage have no values of environment variables: the heading names those that have none.
+    Reproduce {
+        /// Record of an attempt, or a manifest, the name, the state directory or the storage of a job that was run.
+        #[arg(value_name = "RECORD_OR_JOB")]
+        job: PathBuf,
+        /// Output file, which must not exist; - is standard output.
+        #[arg(short = 'o', long = "out", value_name = "FILE", default_value = "-")]
+        out: PathBuf,
+    },
     /// Export the hyperparameter search of a job.
     #[command(subcommand)]
     Search(search::SearchCommand),

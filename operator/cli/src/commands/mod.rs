@@ -11,6 +11,7 @@ mod operator;
 mod plan;
 mod replay;
 mod report;
+mod reproduce;
 mod run;
 mod search;
 mod source;
@@ -54,6 +55,7 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Compare { jobs } => jobs::compare(&jobs),
         Command::Ui(arguments) => ui::ui(arguments),
         Command::Replay { state, gates, output } => replay::replay(&state, gates.as_deref(), output),
+        Command::Reproduce { job, out } => reproduce::reproduce(&job, &out),
         Command::Report { state, out } => report::report(&state, out.as_deref()),
         Command::Search(SearchCommand::Export { state, export }) => search::export(&state, &export),
         Command::Plan(plan) => plan::plan(&plan),

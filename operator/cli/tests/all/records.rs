@@ -43,7 +43,7 @@ fn a_job_is_read_from_its_storage_alone() {
     let reported = scene.output(&["report", "--state", &storage]);
     assert_eq!(stdout(&reported), "toy.html\n", "{}", stderr(&reported));
     let page = fs::read_to_string(scene.path().join("toy.html")).unwrap();
-    for part in ["Training loss", "Validation loss", "graph: pair 1"] {
+    for part in ["Training loss", "Validation loss", "graph: pair 1", "Measured with", env!("CARGO_PKG_VERSION")] {
         assert!(page.contains(part), "{part} is not in the report");
     }
     let replayed = scene.output(&["replay", "--state", &storage]);
@@ -53,6 +53,31 @@ fn a_job_is_read_from_its_storage_alone() {
 
     let document = fs::read_to_string(format!("{storage}/.pawl/_records/status.json")).unwrap();
     assert!(document.contains("TOKEN") && !document.contains("secret-17"), "whoever may read the storage reads it");
+}
+
+#[test]
+fn a_job_is_repeated_from_its_storage_or_a_record() {
+    let scene = Scene::new();
+    let (storage, ended) = stored(&scene);
+    let output = scene.output(&["reproduce", &storage, "--out", "again.yaml"]);
+    assert_eq!(stdout(&output), "again.yaml\n", "{}", stderr(&output));
+    let text = fs::read_to_string(scene.path().join("again.yaml")).unwrap();
+    for part in ["# Repeats toy, as recorded in ", " ran with:\n", "#   Pawl ", "#   CPU ", "Add those of TOKEN.\n"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("secret-17") && !text.contains("uid:"), "{text}");
+    let valid = scene.output(&["validate", "again.yaml"]);
+    assert!(valid.status.success(), "{}", stderr(&valid));
+    let refused = scene.output(&["reproduce", &storage, "--out", "again.yaml"]);
+    assert_eq!(refused.status.code(), Some(2), "the file is there already");
+
+    // The first attempt is a preflight: it measured nothing.
+    let number = ended["attempts"].as_u64().unwrap();
+    let record = format!("{storage}/.pawl/_records/attempts/toy-{number}.jsonl");
+    let output = scene.output(&["reproduce", &record]);
+    let text = stdout(&output);
+    assert!(text.contains(&format!("# Attempt toy-{number} ran with:\n")), "{text}{}", stderr(&output));
+    assert!(text.contains("graph") && text.contains("apiVersion: pawl.dev/v1alpha1"), "{text}");
 }
 
 #[test]

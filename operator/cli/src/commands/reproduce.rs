@@ -1,0 +1,160 @@
+//! `pawl reproduce`.
+
+use super::{document, print, source};
+use crate::exit;
+use pawl_api::TrainingJob;
+use pawl_contract::record::{ATTEMPTS, EXTENSION};
+use pawl_contract::report::unprintable;
+use pawl_display::provenance::{MeasuredWith, all, warning};
+use pawl_local::evidence::{displayed, measured_with};
+use pawl_local::state::document::Document;
+use pawl_local::state::{StateDir, StateError, records};
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Columns of the names in the heading.
+const NAMES: usize = 9;
+
+/// Writes the manifest that repeats a job, which a record or a job names, with a heading that says what it was measured
+/// with.
+pub fn reproduce(named: &Path, out: &Path) -> ExitCode {
+    let (state, attempt) = match selected(named) {
+        Ok(selected) => selected,
+        Err(code) => return code,
+    };
+    let read = || -> Result<(Document, Vec<MeasuredWith>), StateError> {
+        Ok((records::document(&state)?, measured_with(&state)?))
+    };
+    let (recorded, attempts) = match read() {
+        Ok(read) => read,
+        Err(error) => return exit::with_error(exit::STATE, &error),
+    };
+    let place = displayed(attempt.map_or(state.root(), |_| named));
+    let text = heading(&place, &recorded.job, &attempts, attempt) + &manifest(recorded.job);
+    if out == Path::new("-") {
+        return print(&text);
+    }
+    match File::create_new(out).and_then(|mut file| file.write_all(text.as_bytes())) {
+        Ok(()) => print(&format!("{}\n", displayed(out))),
+        Err(error) => {
+            exit::with_error(exit::INPUT, &format!("{}: {error}: choose another file with --out", out.display()))
+        }
+    }
+}
+
+/// The state that is named, and the attempt if its record is.
+fn selected(named: &Path) -> Result<(StateDir, Option<&str>), ExitCode> {
+    let folder = named.parent().filter(|folder| folder.ends_with(ATTEMPTS) && named.is_file());
+    let is_record = named.extension().is_some_and(|extension| extension == EXTENSION);
+    if let Some(root) = folder.and_then(Path::parent).filter(|_| is_record) {
+        return Ok((StateDir::new(root), named.file_stem().and_then(OsStr::to_str)));
+    }
+    let state = source::state_dir(&source::named(named)).map_err(|error| source::reject(&error))?;
+    Ok((state, None))
+}
+
+/// The manifest of the job as it can be applied: without what a cluster or `pawl run` has added to its metadata.
+fn manifest(mut job: TrainingJob) -> String {
+    let recorded = std::mem::take(&mut job.metadata);
+    job.metadata.name = recorded.name;
+    job.metadata.namespace = recorded.namespace;
+    job.metadata.labels = recorded.labels;
+    job.metadata.annotations = recorded.annotations;
+    job.status = None;
+    document(&job, true)
+}
+
+/// Comments that say what the attempt, or else the newest one, was measured with.
+fn heading(place: &str, job: &TrainingJob, attempts: &[MeasuredWith], attempt: Option<&str>) -> String {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let mut text = String::new();
+    line(&mut text, &format!("Repeats {name}, as recorded in {place}."));
+    let found = match attempt {
+        Some(attempt) => attempts.iter().find(|known| known.attempt == attempt),
+        None => attempts.last(),
+    };
+    match found {
+        Some(MeasuredWith { attempt, provenance, .. }) => {
+            line(&mut text, &format!("Attempt {attempt} ran with:"));
+            for (name, value) in all(provenance) {
+                line(&mut text, &format!("  {name:<NAMES$} {value}"));
+            }
+            let source = provenance.source.as_ref();
+            if let Some(commit) = source.and_then(|source| source.commit.as_deref()) {
+                line(&mut text, &format!("To check it out: git checkout {commit}"));
+            }
+        }
+        None => line(&mut text, "What it ran with is not in the record, as in those of earlier versions."),
+    }
+    // Of a job as a whole.
+    let warning = if attempt.is_none() { warning(attempts) } else { None };
+    warning.iter().for_each(|warning| line(&mut text, warning));
+    let variables = job.spec.trainer.pod_template.env.iter();
+    let without: Vec<&str> = variables
+        .filter(|variable| variable.value.is_none() && variable.value_from.is_none())
+        .map(|variable| variable.name.as_str())
+        .collect();
+    if !without.is_empty() {
+        line(&mut text, &format!("Values of variables are not recorded. Add those of {}.", without.join(", ")));
+    }
+    text
+}
+
+/// Adds a comment, which stays on one line.
+fn line(text: &mut String, comment: &str) {
+    let comment: String = comment.chars().map(|c| if unprintable(c) { ' ' } else { c }).collect();
+    let _ = writeln!(text, "# {comment}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn job(env: Value) -> TrainingJob {
+        let job = json!({
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": "toy", "uid": "u-1", "generation": 3, "labels": {"team": "a"}},
+            "spec": {"workload": {"name": "ups"}, "trainer": {"podTemplate": {"env": env}},
+                     "phases": [{"name": "graph", "settings": {"compile": "Graph"}}]},
+            "status": {"stage": "Complete"},
+        });
+        serde_json::from_value(job).unwrap()
+    }
+
+    fn attempt(number: u32, driver: &str) -> MeasuredWith {
+        let provenance = json!({"driver": driver, "image": "train:v1\nspec: {}", "libraries": {"torch": "2.8.0"},
+            "source": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": true}});
+        let provenance = serde_json::from_value(provenance).unwrap();
+        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges: true }
+    }
+
+    #[test]
+    fn the_manifest_is_that_of_the_job_and_the_heading_says_what_it_ran_with() {
+        let job = job(json!([{"name": "TOKEN"}, {"name": "A", "value": "b"}]));
+        let attempts = [attempt(1, "570"), attempt(2, "580")];
+        let text = heading("models/toy", &job, &attempts, None) + &manifest(job.clone());
+        for part in [
+            "# Repeats toy, as recorded in models/toy.\n# Attempt toy-2 ran with:\n#   driver    580\n",
+            "#   libraries torch 2.8.0\n#   commit    0123456789ab, and changes that are in no commit\n",
+            "# To check it out: git checkout 0123456789abcdef0123456789abcdef01234567\n",
+            "# Attempts that measured differ in driver.",
+            "# Values of variables are not recorded. Add those of TOKEN.\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let read = pawl_manifest::parse(&text, "toy.yaml").unwrap();
+        assert_eq!(json!(read.spec), json!(job.spec));
+        assert_eq!((read.metadata.uid, read.metadata.generation, read.status.is_none()), (None, None, true));
+        assert_eq!(read.metadata.labels, job.metadata.labels);
+
+        let first = heading("toy-1.jsonl", &job, &attempts, Some("toy-1"));
+        assert!(first.contains("driver    570") && !first.contains("580") && !first.contains("differ"), "{first}");
+        let unknown = heading("models/toy", &job, &[], None);
+        assert!(unknown.contains("is not in the record"), "{unknown}");
+    }
+}
