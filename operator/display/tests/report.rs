@@ -9,6 +9,7 @@ use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::LossPoint;
 use pawl_display::event::EventRecord;
+use pawl_display::provenance::MeasuredWith;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::report::render;
 use serde_json::{Value, json};
@@ -209,7 +210,13 @@ fn evidence(hostile: &str) -> Evidence {
         event(95, true, "SpeedBelowThreshold", &format!("phase bf16: rolled back: 0.71 {hostile}")),
         event(240, false, "Completed", "trained 200000 items"),
     ];
-    Evidence::new(job(hostile), status, events, launches)
+    let ran_with = |number: u32, gpu: &str| {
+        let provenance = json!({"gpu": {"name": format!("{gpu}{hostile}"), "count": 2}, "image": hostile,
+            "libraries": {"torch": "2.8.0", format!("l{hostile}"): hostile}, "command": hostile});
+        let provenance = serde_json::from_value(provenance).unwrap();
+        MeasuredWith { attempt: format!("job-{number}{hostile}"), provenance, judges: true }
+    };
+    Evidence::new(job(hostile), status, events, launches).with(vec![ran_with(3, "H200"), ran_with(4, "L4")])
 }
 
 #[test]
@@ -225,6 +232,9 @@ fn the_page_shows_everything_and_needs_nothing() {
         "0.59 USD",
         "pair 7",
         "step-12500",
+        "2 × L4 (job-4)",
+        "2 × H200 (job-3)",
+        "Attempts that measured differ in GPU.",
         "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 39 updates of the weights · 1 skipped update · planned memory: parameters 1.00 MiB",
     ] {
         assert!(page.contains(wanted), "{wanted} is missing");
@@ -237,6 +247,7 @@ fn the_page_shows_everything_and_needs_nothing() {
         "Evidence",
         "Memory",
         "Settings",
+        "Measured with",
         "Events",
         "Launches",
     ] {

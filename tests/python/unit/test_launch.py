@@ -44,6 +44,7 @@ def test_measure(launch: Launch) -> None:
     assert report["stepSeconds"]["median"] >= 0.02 and report["peakMemoryBytes"] > 1 << 20
     assert report["itemsPerEpoch"] == 100 and len(report["losses"]) == 7
     assert "validation" not in report and "failure" not in report
+    assert report["provenance"]["libraries"]["python"].startswith("3.")
     progress = launch.progress()
     assert (progress["launch"], progress["step"], progress["totalSteps"]) == ("launch", 7, 7)
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import re
 import sys
 from pathlib import Path
@@ -385,6 +386,29 @@ def test_exceptions(error: Exception, outcome: Outcome) -> None:
     except ValueError as outer:
         expected = Outcome.FAILED if isinstance(error, ImportError) else outcome
         assert classify(outer) is expected, "the cause counts, but for an import that a library has only tried"
+
+
+def test_the_versions_of_imported_libraries_and_the_gpu_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def properties(index: int) -> Any:
+        if broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return SimpleNamespace(name=f"GPU {index}", total_memory=1 << 30)
+
+    gpu = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, current_device=lambda: 1, get_device_properties=properties
+    )
+    torch = SimpleNamespace(__version__="2.8.0+cu128", version=SimpleNamespace(cuda="12.8"), cuda=gpu)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(__version__="2.7"))
+    monkeypatch.delitem(sys.modules, "peft", raising=False)
+    broken = False
+    found = device.provenance()
+    assert found["gpu"] == {"name": "GPU 1", "memoryBytes": 1 << 30} and found["cuda"] == "12.8"
+    libraries = found["libraries"]
+    assert libraries["torch"] == "2.8.0+cu128" and libraries["flash-attn"] == "2.7" and "peft" not in libraries
+    assert libraries["python"] == platform.python_version()
+    broken = True
+    assert "gpu" not in device.provenance(), "the report is written all the same"
 
 
 def test_a_hidden_context_does_not_count() -> None:

@@ -85,6 +85,7 @@ pub(crate) fn bounded(mut report: Report) -> Report {
 mod tests {
     use super::*;
     use pawl_contract::exit::Outcome;
+    use pawl_contract::provenance;
     use pawl_contract::report::LossPoint;
 
     #[test]
@@ -98,9 +99,12 @@ mod tests {
         long.losses = (0..1000).map(|items| LossPoint { items, loss: 1.0 }).collect();
         let metrics = (0..500).map(|i| (format!("a{i}"), 1.0)).chain([("loss".to_owned(), 2.0)]).collect();
         long.measured.validation = Some(pawl_contract::measured::Validation { items: 1, metrics });
+        long.provenance = Some(Provenance { driver: Some("580\n".repeat(1000)), ..Provenance::default() });
         let hostile = Report { message: "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}lost".to_owned(), ..long.clone() };
         assert_eq!(bounded(hostile).message, " ]0;owned  31m lost");
         let short = bounded(long);
+        let driver = short.provenance.unwrap().driver.unwrap();
+        assert!(driver.len() <= provenance::MAX_TEXT && driver.starts_with("580 580"), "{driver}");
         let metrics = short.measured.validation.unwrap().metrics;
         assert!(short.message.len() <= MAX_TEXT && metrics.len() <= MAX_METRICS + 1 && metrics["loss"] == 2.0);
         let items: Vec<u64> = short.losses.iter().map(|point| point.items).collect();

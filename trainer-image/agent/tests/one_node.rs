@@ -501,6 +501,9 @@ async fn the_record_of_an_attempt_is_in_the_storage() {
     assert_eq!((found.begun.plan.as_ref(), found.end.unwrap().end), (Some(&plan), AttemptEnd::Complete));
     let launches: Vec<_> = found.launches.iter().map(|launch| LaunchResult::from(&launch.report)).collect();
     assert_eq!(launches, result.launches);
+    let provenance = found.begun.provenance.unwrap();
+    assert!(provenance.cpu.as_ref().and_then(|cpu| cpu.cores) >= Some(1) && provenance.gpu.is_none(), "{provenance:?}");
+    assert_eq!(pawl_agent::provenance(&dir.path().join("node")), Some(provenance), "it is beside the plan, too");
 
     // The agent is started again: what failed runs again, and the record goes on.
     let again = Agent::start(&plan, node()).result().await;

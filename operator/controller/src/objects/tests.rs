@@ -467,6 +467,14 @@ fn the_installer_of_the_agent_has_the_requests_and_limits_of_the_trainer() {
 }
 
 #[test]
+fn the_agent_gets_the_reference_of_the_image_to_record_it() {
+    let image = |made: Made| variable(&made.trainer(), "PAWL_IMAGE");
+    assert_eq!(image(Made::new(|_| {})).as_deref(), Some("trainer:1"));
+    let theirs = Made::new(|job| job["spec"]["trainer"]["image"] = "theirs:2".into());
+    assert_eq!(image(theirs).as_deref(), Some("theirs:2"));
+}
+
+#[test]
 fn the_jobs_own_environment_comes_last() {
     let made = Made::new(|job| {
         job["spec"]["trainer"]["podTemplate"] =
