@@ -21,7 +21,7 @@
 //! - [`settings`]: the typed optimization settings; [`effect`]: those that have no effect beside others.
 //! - [`problem`]: errors of a specification.
 //! - [`script`]: scripts that do not implement the contract; [`template`]: placeholders in their command; [`log`]:
-//!   patterns over their output.
+//!   patterns over their output; [`text`]: texts that others chose.
 
 #![warn(clippy::missing_errors_doc)]
 
@@ -51,6 +51,7 @@ pub mod script;
 pub mod settings;
 pub mod steady;
 pub mod template;
+pub mod text;
 
 /// The contract version that plans and reports carry.
 pub const CONTRACT_VERSION: u32 = 1;

@@ -1,7 +1,7 @@
 //! What an attempt was measured with: machine, versions and source, for people and for whoever repeats it. No decision
 //! depends on it.
 
-use crate::report::{truncated, unprintable};
+use crate::text::{truncated, unprintable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -11,43 +11,6 @@ pub const MAX_TEXT: usize = 256;
 pub const MAX_COMMAND: usize = 2_048;
 /// Maximum number of libraries, and of features.
 pub const MAX_LIBRARIES: usize = 32;
-
-/// Machine, versions and source. What is absent is not known.
-///
-/// The agent of the first pod collects it once for an attempt. What only a program knows, it adds to the report of its
-/// launch ([`Provenance::whole`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Provenance {
-    /// The GPUs of the attempt on this machine; absent on the CPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<Gpu>,
-    /// The CPU of this machine.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<Cpu>,
-    /// Version of the GPU's driver, such as `580.65.06`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub driver: Option<String>,
-    /// CUDA version of the program's libraries, such as `13.0`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cuda: Option<String>,
-    /// Versions of what the program consists of, by name: `python`, `torch`, ...
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub libraries: BTreeMap<String, String>,
-    /// The Git repository that contains the script.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-    /// Reference of the pod's image, as its template has it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    /// The build of Pawl.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pawl: Option<Build>,
-    /// Command line of the launches with its placeholders, which stand for settings and for variables of the
-    /// environment: it has no value of either.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<String>,
-}
 
 /// GPUs of one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,12 +63,49 @@ pub struct Build {
     pub features: Vec<String>,
 }
 
+/// Machine, versions and source. What is absent is not known.
+///
+/// The agent of the first pod collects it once for an attempt. What only a program knows, it adds to the report of its
+/// launch ([`Provenance::whole`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Provenance {
+    /// The GPUs of the attempt on this machine; absent on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
+    /// The CPU of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    /// Version of the GPU's driver, such as `580.65.06`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// CUDA version of the program's libraries, such as `13.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<String>,
+    /// Versions of what the program consists of, by name: `python`, `torch`, ...
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub libraries: BTreeMap<String, String>,
+    /// The Git repository that contains the script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Reference of the pod's image, as its template has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The build of Pawl.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pawl: Option<Build>,
+    /// Command line of the launches with its placeholders, which stand for settings and for variables of the
+    /// environment: it has no value of either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
+
 impl Provenance {
-    /// What an agent has `collected` for an attempt, with what the reports of its launches add, oldest first; `None`
-    /// when nothing is known.
+    /// What an agent has `collected` for an attempt, with what the reports of its launches add, oldest first, within
+    /// the limits; `None` when nothing is known.
     pub fn whole<'a>(collected: Option<&Self>, reported: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
         let known = reported.into_iter().fold(collected.cloned().unwrap_or_default(), Self::with);
-        (known != Self::default()).then_some(known)
+        (known != Self::default()).then(|| known.bounded())
     }
 
     /// This with what `other` knows, which has precedence.

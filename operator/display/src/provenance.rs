@@ -69,23 +69,16 @@ pub fn facts(attempts: &[MeasuredWith]) -> Vec<Fact> {
 
 /// Name and value of each thing that is known: machine, versions, source.
 pub fn all(provenance: &Provenance) -> Vec<(String, String)> {
-    let Provenance { source, image, pawl, command, libraries, .. } = provenance;
-    let libraries = libraries.iter().map(|(name, version)| format!("{name} {version}"));
+    let libraries = provenance.libraries.iter().map(|(name, version)| format!("{name} {version}"));
     let libraries = libraries.collect::<Vec<_>>().join(", ");
-    let rest = [
-        ("libraries", Some(libraries).filter(|text| !text.is_empty())),
-        ("commit", source.as_ref().and_then(revision)),
-        ("image", image.clone()),
-        ("Pawl", pawl.as_ref().map(build)),
-        ("command", command.clone()),
-    ];
-    machine(provenance).into_iter().chain(present(rest)).collect()
+    let libraries = present([("libraries", Some(libraries).filter(|text| !text.is_empty()))]);
+    machine(provenance).into_iter().chain(libraries).chain(origin(provenance)).collect()
 }
 
 /// As [`all`], with the libraries one by one, for comparisons.
 pub fn each(provenance: &Provenance) -> Vec<(String, String)> {
-    let rest = all(provenance).into_iter().filter(|(name, _)| name != "libraries");
-    rest.chain(provenance.libraries.clone()).collect()
+    let libraries = provenance.libraries.clone();
+    machine(provenance).into_iter().chain(libraries).chain(origin(provenance)).collect()
 }
 
 /// The devices, and what drives them.
@@ -96,6 +89,18 @@ fn machine(provenance: &Provenance) -> Vec<(String, String)> {
         ("CPU", cpu.as_ref().and_then(of_cpu)),
         ("driver", driver.clone()),
         ("CUDA", cuda.clone()),
+    ];
+    present(facts).collect()
+}
+
+/// Where the program came from.
+fn origin(provenance: &Provenance) -> Vec<(String, String)> {
+    let Provenance { source, image, pawl, command, .. } = provenance;
+    let facts = [
+        ("commit", source.as_ref().and_then(revision)),
+        ("image", image.clone()),
+        ("Pawl", pawl.as_ref().map(build)),
+        ("command", command.clone()),
     ];
     present(facts).collect()
 }

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// version, and for one that has not begun.
 pub fn provenance(work_dir: &Path) -> Option<Provenance> {
     let content = files::read_bounded(&work_dir.join(FILE), MAX_FILE).ok()?;
-    serde_json::from_slice::<Provenance>(&content).ok().map(Provenance::bounded)
+    serde_json::from_slice(&content).ok()
 }
 
 /// What is to be found out about an attempt on this node.
