@@ -269,6 +269,7 @@ fn the_ladder_keeps_what_is_faster_and_rolls_back_what_is_not() {
         state: StateDir::new(dir.path().join("state")),
         gpus: None,
         trainer: Vec::new(),
+        features: Vec::new(),
         style: Style { document: true, quiet: true },
         limit: None,
     };
