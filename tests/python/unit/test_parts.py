@@ -395,7 +395,10 @@ def test_the_versions_of_imported_libraries_and_the_gpu_are_known(monkeypatch: p
         return SimpleNamespace(name=f"GPU {index}", total_memory=1 << 30)
 
     gpu = SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, current_device=lambda: 1, get_device_properties=properties
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 1,
+        get_device_properties=properties,
     )
     torch = SimpleNamespace(__version__="2.8.0+cu128", version=SimpleNamespace(cuda="12.8"), cuda=gpu)
     monkeypatch.setitem(sys.modules, "torch", torch)

@@ -53,8 +53,8 @@ def peak_memory() -> int:
 
 
 def provenance() -> dict[str, Any]:
-    """What this process knows of what is measured with, as the contract's ``Provenance``: the versions of the libraries that the
-    script has imported, that of CUDA, and the GPU."""
+    """What this process knows of what is measured with, as the contract's ``Provenance``: the versions of the libraries
+    that the script has imported, that of CUDA, and the GPU."""
     known = {name.replace("_", "-"): getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
     libraries = {name: str(version) for name, version in known.items() if version is not None}
     found: dict[str, Any] = {"libraries": {"python": platform.python_version(), **libraries}}
