@@ -29,7 +29,7 @@ static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on, orphaned descendants become children of this process, are ended with the launch that they belong to,
 /// and reaped. Only for a program that starts no other children than ranks, and those that name a plan of their own
-/// ([`crate::provenance`]).
+/// ([`mod@crate::provenance`]).
 ///
 /// # Errors
 /// The thread that reaps them cannot be started.
