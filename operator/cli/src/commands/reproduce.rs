@@ -34,7 +34,7 @@ pub fn reproduce(named: &Path, out: &Path) -> ExitCode {
         Err(error) => return exit::with_error(exit::STATE, &error),
     };
     let place = displayed(attempt.map_or(state.root(), |_| named));
-    let text = heading(&place, &recorded.job, &attempts, attempt) + &manifest(recorded.job);
+    let text = heading(&place, &recorded, &attempts, attempt) + &manifest(recorded.job);
     if out == Path::new("-") {
         return print(&text);
     }
@@ -69,10 +69,9 @@ fn manifest(mut job: TrainingJob) -> String {
 }
 
 /// Comments that say what the attempt, or else the newest one, was measured with.
-fn heading(place: &str, job: &TrainingJob, attempts: &[MeasuredWith], attempt: Option<&str>) -> String {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
+fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt: Option<&str>) -> String {
     let mut text = String::new();
-    line(&mut text, &format!("Repeats {name}, as recorded in {place}."));
+    line(&mut text, &format!("Repeats {}, as recorded in {place}.", recorded.name()));
     let found = match attempt {
         Some(attempt) => attempts.iter().find(|known| known.attempt == attempt),
         None => attempts.last(),
@@ -90,10 +89,14 @@ fn heading(place: &str, job: &TrainingJob, attempts: &[MeasuredWith], attempt: O
         }
         None => line(&mut text, "What it ran with is not in the record, as in those of earlier versions."),
     }
-    // Of a job as a whole.
-    let warning = if attempt.is_none() { warning(attempts) } else { None };
-    warning.iter().for_each(|warning| line(&mut text, warning));
-    let variables = job.spec.trainer.pod_template.env.iter();
+    // Of the job as a whole.
+    if attempt.is_none() {
+        if let Some(trainer) = &recorded.status.trainer {
+            line(&mut text, &format!("Its newest build of the trainer: {}", trainer.build));
+        }
+        warning(attempts).iter().for_each(|warning| line(&mut text, warning));
+    }
+    let variables = recorded.job.spec.trainer.pod_template.env.iter();
     let without: Vec<&str> = variables
         .filter(|variable| variable.value.is_none() && variable.value_from.is_none())
         .map(|variable| variable.name.as_str())
@@ -137,12 +140,14 @@ mod tests {
     fn the_manifest_is_that_of_the_job_and_the_heading_says_what_it_ran_with() {
         let job = job(json!([{"name": "TOKEN"}, {"name": "A", "value": "b"}]));
         let attempts = [attempt(1, "570"), attempt(2, "580")];
-        let text = heading("models/toy", &job, &attempts, None) + &manifest(job.clone());
+        let status = serde_json::from_value(json!({"trainer": {"build": "sha256:12"}})).unwrap();
+        let recorded = Document { format: 1, spec_hash: String::new(), job: job.clone(), status };
+        let text = heading("models/toy", &recorded, &attempts, None) + &manifest(job.clone());
         for part in [
             "# Repeats toy, as recorded in models/toy.\n# Attempt toy-2 ran with:\n#   driver    580\n",
             "#   libraries torch 2.8.0\n#   commit    0123456789ab, and changes that are in no commit\n",
             "# To check it out: git checkout 0123456789abcdef0123456789abcdef01234567\n",
-            "# Attempts that measured differ in driver.",
+            "# Its newest build of the trainer: sha256:12\n# Attempts that measured differ in driver.",
             "# Values of variables are not recorded. Add those of TOKEN.\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -152,9 +157,9 @@ mod tests {
         assert_eq!((read.metadata.uid, read.metadata.generation, read.status.is_none()), (None, None, true));
         assert_eq!(read.metadata.labels, job.metadata.labels);
 
-        let first = heading("toy-1.jsonl", &job, &attempts, Some("toy-1"));
+        let first = heading("toy-1.jsonl", &recorded, &attempts, Some("toy-1"));
         assert!(first.contains("driver    570") && !first.contains("580") && !first.contains("differ"), "{first}");
-        let unknown = heading("models/toy", &job, &[], None);
+        let unknown = heading("models/toy", &recorded, &[], None);
         assert!(unknown.contains("is not in the record"), "{unknown}");
     }
 }
