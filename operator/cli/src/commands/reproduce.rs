@@ -87,7 +87,7 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
                 line(&mut text, &format!("To check it out: git checkout {commit}"));
             }
         }
-        None => line(&mut text, "What it ran with is not in the record, as in those of earlier versions."),
+        None => line(&mut text, "What it ran with is not in the record."),
     }
     // Of the job as a whole.
     if attempt.is_none() {

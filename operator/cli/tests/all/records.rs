@@ -71,7 +71,6 @@ fn a_job_is_repeated_from_its_storage_or_a_record() {
     let refused = scene.output(&["reproduce", &storage, "--out", "again.yaml"]);
     assert_eq!(refused.status.code(), Some(2), "the file is there already");
 
-    // The first attempt is a preflight: it measured nothing.
     let number = ended["attempts"].as_u64().unwrap();
     let record = format!("{storage}/.pawl/_records/attempts/toy-{number}.jsonl");
     let output = scene.output(&["reproduce", &record]);
