@@ -1,6 +1,7 @@
 //! The HTML report: a self-contained page without scripts and external resources.
 
-mod chart;
+pub(crate) mod chart;
+pub(crate) mod curves;
 pub mod evidence;
 mod memory;
 mod phases;

@@ -1,13 +1,13 @@
 //! The evidence of each phase: verdict, pairs, loss of A against B, launches.
 
-use super::chart::{self, Series};
+use super::chart;
+use super::curves::{self, Curves};
 use super::evidence::{Evidence, Pair, pairs};
 use crate::numbers::{factor, interval, percent_change, short};
 use crate::verdict::{self, Tone};
 use maud::{Markup, PreEscaped, html};
 use pawl_api::spec::{Numerics, Phase};
-use pawl_api::status::{Arm, LaunchStatus, PhaseStatus};
-use pawl_contract::plan::LaunchKind;
+use pawl_api::status::PhaseStatus;
 
 const CHART: f64 = 476.0;
 
@@ -23,7 +23,9 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
     let pairs = pairs(&phase.launches);
     let threshold = spec.map_or(1.0, Phase::min_speedup);
     let speed = chart::ratios(&pairs, phase.speedup.as_ref(), threshold, CHART).map(PreEscaped);
-    let figures = [("Speed of each pair", speed), ("Training loss, A against B", losses(evidence, phase))];
+    let speed = speed.map(|figure| html! { div { h4 { "Speed of each pair" } (figure) } });
+    let losses = curves::of_phase(evidence, phase);
+    let figures: Vec<Markup> = speed.into_iter().chain(losses.iter().filter_map(Curves::figure)).collect();
     html! {
         article.card id={ "phase-" (phase.name) } {
             h3 { span.badge.(tone.class()) { (tone.symbol()) " " (verdict::phrase(phase, evidence.status.stage)) } " " (phase.name) }
@@ -31,13 +33,7 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
                 p { b { (phase.reason) } " " (phase.message) }
             }
             @if let Some(spec) = spec { (patch(phase, spec)) }
-            @if figures.iter().any(|(_, figure)| figure.is_some()) {
-                div.two {
-                    @for (title, figure) in &figures {
-                        @if let Some(figure) = figure { div { h4 { (title) } (figure) } }
-                    }
-                }
-            }
+            @if !figures.is_empty() { div.two { @for figure in &figures { (figure) } } }
             (disturbed(&pairs))
             (quality(phase))
             @if !pairs.is_empty() { (numbers(&pairs)) }
@@ -98,33 +94,6 @@ fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
             }
         }
     }
-}
-
-/// The loss curves of both arms: of the quality launches if there are any, otherwise of the Measure launches.
-fn losses(evidence: &Evidence, phase: &PhaseStatus) -> Option<Markup> {
-    let has_quality = phase.launches.iter().any(|launch| launch.kind == LaunchKind::Quality);
-    let kind = if has_quality { LaunchKind::Quality } else { LaunchKind::Measure };
-    let baseline = evidence.status.baseline.iter().flat_map(|baseline| &baseline.launches);
-    let controls = baseline.filter(|launch| has_quality && launch.kind == kind);
-    let series: Vec<Series> = controls
-        .chain(phase.launches.iter().filter(|launch| launch.kind == kind))
-        .filter_map(|launch| curve(evidence, launch))
-        .collect();
-    let figure = chart::lines(&series, CHART, 220.0, "equal in both arms", "Training loss of both arms")?;
-    Some(html! {
-        (PreEscaped(figure))
-        p.legend { span.key.a {} "A: settings so far " span.key.b {} "B: with this phase" }
-    })
-}
-
-fn curve(evidence: &Evidence, launch: &LaunchStatus) -> Option<Series> {
-    let finished = evidence.launch(&launch.name)?;
-    let (class, arm) = match launch.arm {
-        Arm::Control => ("a", "A"),
-        Arm::Candidate => ("b", "B"),
-    };
-    let points: Vec<(f64, f64)> = finished.losses.iter().map(|point| (point.items as f64, point.loss)).collect();
-    (points.len() > 1).then(|| Series { class, name: format!("{arm}, seed {}", launch.seed), points, dots: false })
 }
 
 fn quality(phase: &PhaseStatus) -> Markup {

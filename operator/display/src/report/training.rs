@@ -1,24 +1,21 @@
 //! The training: curves, validation before and after, the newest checkpoint.
 
-use super::chart::{self, Series};
+use super::curves::{self, Curves};
 use super::evidence::Evidence;
 use crate::numbers::{bytes, percent_change, seconds, short};
 use crate::trained;
-use maud::{Markup, PreEscaped, html};
+use maud::{Markup, html};
 use pawl_api::status::TrainingStatus;
 use pawl_contract::details::Details;
-use pawl_contract::measured::Measured;
 
 /// The section on the training; `None` if the job has not trained.
 pub fn section(evidence: &Evidence) -> Option<Markup> {
     let training = evidence.status.training.as_ref()?;
-    let figures = [("Training loss", loss(evidence)), ("Validation loss", validation(evidence, training))];
+    let figures = curves::training(evidence);
     let metrics = training.measured.validation.as_ref().map(|validation| &validation.metrics);
     Some(html! {
         div.two {
-            @for (title, figure) in figures {
-                @if let Some(figure) = figure { div { h4 { (title) } (PreEscaped(figure)) } }
-            }
+            @for figure in figures.iter().filter_map(Curves::figure) { (figure) }
         }
         @if let Some(metrics) = metrics {
             table {
@@ -97,30 +94,4 @@ fn details(details: &Details) -> Vec<String> {
         facts.push(format!("planned memory: {}", kinds.join(", ")));
     }
     facts
-}
-
-fn loss(evidence: &Evidence) -> Option<String> {
-    let series = evidence.training().map(|launch| Series {
-        class: "train",
-        name: format!("training loss, {}", launch.attempt),
-        points: launch.losses.iter().map(|point| (point.items as f64, point.loss)).collect(),
-        dots: false,
-    });
-    chart::lines(&series.collect::<Vec<_>>(), 476.0, 240.0, "whole gang", "Training loss")
-}
-
-/// Validation loss over items: the first and the newest evaluation of each launch, and of the training as a whole, and
-/// those between them where they were recorded.
-fn validation(evidence: &Evidence, training: &TrainingStatus) -> Option<String> {
-    let whole = Measured::from(&training.measured);
-    let measured = evidence.training().map(|launch| &launch.measured).chain([&whole]);
-    let reported = measured.flat_map(|measured| [&measured.first_validation, &measured.validation]).flatten();
-    let evaluations = evidence.training().flat_map(|launch| &launch.evaluations).chain(reported);
-    let mut points: Vec<(f64, f64)> = evaluations
-        .filter_map(|validation| Some((validation.items as f64, *validation.metrics.get("loss")?)))
-        .collect();
-    points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    points.dedup_by(|a, b| a.0 == b.0);
-    let series = Series { class: "valid", name: "validation loss".to_owned(), points, dots: true };
-    chart::lines(&[series], 476.0, 240.0, "whole gang", "Validation loss")
 }
