@@ -1,5 +1,6 @@
 //! `pawl ui`: serves the jobs that were run here to a browser. It reads and writes nothing else.
 
+mod assets;
 mod guard;
 mod library;
 mod live;

@@ -94,9 +94,37 @@ fn jobs_are_listed_shown_and_compared() {
     assert!(status["job"] == "one" && !status.to_string().contains("workload"), "{status}");
     let (code, _, compared) = ui.get("/compare?job=one&job=other");
     assert!(code == 200 && compared.contains("≠ phase graph") && compared.contains("rolled back"), "{compared}");
-    for asset in ["/assets/style.css", "/assets/ui.js", "/assets/icon.svg"] {
+    let assets = ["/assets/style.css", "/assets/ui.js", "/assets/icon.svg", "/assets/uplot.js", "/assets/charts.js"];
+    for asset in assets {
         let (code, _, text) = ui.get(asset);
-        assert!(code == 200 && !text.is_empty() && list.contains(asset), "{asset}");
+        assert!(code == 200 && !text.is_empty() && job.contains(asset), "{asset}");
+    }
+    assert!(ui.get("/assets/uplot.js").2.contains("Copyright (c) 2022 Leon Sorokin"), "the license goes with it");
+}
+
+#[test]
+fn curves_are_data_that_a_chart_is_drawn_from() {
+    let scene = Scene::new();
+    let evaluation = |items: u64, loss: &str| json!({"items": items, "metrics": {"loss": loss}});
+    let training = json!({"items": 64, "firstValidation": evaluation(0, "4"), "validation": evaluation(64, "2.5")});
+    for name in ["one", "other"] {
+        record(&scene, &format!(".pawl/{name}"), name, &json!({"stage": "Complete", "training": training}));
+    }
+    let ui = Ui::start(&scene, &[]);
+    for (page, path) in [
+        ("/jobs/one", "/jobs/one/curves.json"),
+        ("/compare?job=one&job=other", "/compare/curves.json?job=one&job=other"),
+    ] {
+        let (_, head, text) = ui.get(path);
+        let curves: Value = serde_json::from_str(&text).unwrap();
+        let validation = &curves["charts"][1];
+        assert!(head.contains("application/json") && validation["id"] == "validation", "{path}: {text}");
+        assert_eq!(validation["series"][0]["items"], json!([0.0, 64.0]), "{path}");
+        assert_eq!(validation["series"][0]["values"], json!([4.0, 2.5]), "{path}");
+        let (_, _, html) = ui.get(page);
+        // Without scripts, the picture is there.
+        assert!(html.contains(r#"data-chart="validation"><div class="figure"><svg"#), "{html}");
+        assert!(html.contains(&format!("data-curves=\"{}\"", path.replace('&', "&amp;"))), "{html}");
     }
 }
 
@@ -111,6 +139,8 @@ fn what_does_not_exist_is_refused_with_its_name() {
         ("/jobs/..%2Foutside", 404, "job: &quot;../outside&quot;"),
         ("/jobs/..%2Foutside/status.json", 404, "job:"),
         ("/jobs/none/events", 404, "job:"),
+        ("/jobs/none/curves.json", 404, "job:"),
+        ("/compare/curves.json?job=one&job=none", 404, "job: &quot;none&quot;"),
         ("/nothing", 404, "/nothing"),
         ("/?state=Done", 400, "state: &quot;Done&quot;"),
         ("/compare?job=one", 400, "2 to 20"),
@@ -127,7 +157,8 @@ fn a_request_under_a_foreign_name_is_refused() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
     let ui = Ui::start(&scene, &["--host", "box.example"]);
-    for path in ["/", "/jobs/one", "/jobs/one/status.json", "/jobs/one/events", "/assets/ui.js", "/nothing"] {
+    let all = ["/", "/jobs/one", "/jobs/one/status.json", "/jobs/one/curves.json", "/jobs/one/events", "/assets/ui.js", "/nothing"];
+    for path in all {
         let (code, _, text) = ui.get_as(path, "evil.example");
         assert!(code == 403 && text.contains("evil.example") && !text.contains("graph"), "{path}: {code} {text}");
     }

@@ -1,14 +1,18 @@
 //! Jobs beside each other.
 
 use super::list::address;
-use super::page as whole;
+use super::url::encode;
+use super::{Scripts, page as whole};
 use crate::jobs::{Compared, Entry, compared};
+use crate::report::curves::{self, Curves};
+use crate::report::evidence::Evidence;
 use maud::{Markup, html};
 
 /// The page of these jobs, each with its key.
-pub fn page(jobs: &[(&str, Entry<'_>)]) -> String {
-    let entries: Vec<Entry<'_>> = jobs.iter().map(|(_, entry)| *entry).collect();
-    let rows = compared(&entries);
+pub fn page(jobs: &[(&str, &Evidence)]) -> String {
+    let rows = compared(&jobs.iter().map(|(_, evidence)| entry(evidence)).collect::<Vec<_>>());
+    let keys: Vec<String> = jobs.iter().map(|(key, _)| format!("job={}", encode(key))).collect();
+    let figures: Vec<Markup> = curves::compared(jobs).iter().filter_map(Curves::figure).collect();
     let content = html! {
         h1 { "Compared" }
         p.muted { "A row that differs begins with ≠." }
@@ -23,8 +27,20 @@ pub fn page(jobs: &[(&str, Entry<'_>)]) -> String {
                 tbody { @for row in &rows { (line(row)) } }
             }
         }
+        @if !figures.is_empty() {
+            section data-curves={ "/compare/curves.json?" (keys.join("&")) } {
+                h2 { "Training" }
+                div.two { @for figure in &figures { (figure) } }
+            }
+        }
     };
-    whole("Compared", &content)
+    whole("Compared", Scripts::Charts, &content)
+}
+
+/// The job as it is compared, with what its newest attempt was measured with.
+fn entry(evidence: &Evidence) -> Entry<'_> {
+    let provenance = evidence.measured_with.last().map(|newest| &newest.provenance);
+    Entry { job: &evidence.job, status: &evidence.status, place: "", provenance }
 }
 
 fn line(row: &Compared) -> Markup {
@@ -39,26 +55,27 @@ fn line(row: &Compared) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_api::{TrainingJob, TrainingJobStatus};
     use serde_json::{Value, json};
 
-    fn job(name: &str, status: Value) -> (TrainingJob, TrainingJobStatus) {
+    fn job(name: &str, status: Value) -> Evidence {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
-        (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap())
+        let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
+        Evidence::new(job, status, Vec::new(), Vec::new())
+    }
+
+    fn compared(jobs: &[(&str, Evidence)]) -> String {
+        let jobs: Vec<(&str, &Evidence)> = jobs.iter().map(|(key, evidence)| (*key, evidence)).collect();
+        page(&jobs)
     }
 
     #[test]
     fn three_jobs_stand_beside_each_other() {
         let hostile = "<b>x</b>";
-        let jobs = [
-            job("one", json!({"stage": "Complete", "speedup": "1.5"})),
-            job("two", json!({"stage": "Complete", "speedup": "1.2"})),
-            job("three", json!({"stage": "Complete", "phases": [{"name": hostile, "state": "Accepted"}]})),
-        ];
-        let keys = ["one", "two@a/b", "three"];
-        let entries = jobs.each_ref().map(|(job, status)| Entry { job, status, place: "", provenance: None });
-        let paired: Vec<(&str, Entry<'_>)> = keys.into_iter().zip(entries).collect();
-        let text = page(&paired);
+        let text = compared(&[
+            ("one", job("one", json!({"stage": "Complete", "speedup": "1.5"}))),
+            ("two@a/b", job("two", json!({"stage": "Complete", "speedup": "1.2"}))),
+            ("three", job("three", json!({"stage": "Complete", "phases": [{"name": hostile, "state": "Accepted"}]}))),
+        ]);
         for part in [
             r#"<a href="/jobs/two%40a%2Fb">two@a/b</a>"#,
             r#"<tr class=""><th scope="row">stage</th>"#,
@@ -67,6 +84,26 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(!text.contains(hostile), "{text}");
+        assert!(!text.contains(hostile) && !text.contains("data-curves"), "none has trained: {text}");
+    }
+
+    #[test]
+    fn each_job_has_a_line_in_the_curves() {
+        let evaluation = |items: u64, loss: &str| json!({"items": items, "metrics": {"loss": loss}});
+        let trained = |name: &str| {
+            let training = json!({"items": 64, "firstValidation": evaluation(0, "4"), "validation": evaluation(64, "2")});
+            job(name, json!({"stage": "Complete", "training": training}))
+        };
+        let text = compared(&[("one", trained("one")), ("b&c", trained("b&c"))]);
+        for part in [
+            r#"data-curves="/compare/curves.json?job=one&amp;job=b%26c""#,
+            r#"data-chart="validation""#,
+            r#"<path class="series c0""#,
+            r#"<path class="series c1""#,
+            r#"<span class="key c1"></span>b&amp;c"#,
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains(r#"data-chart="loss""#), "there is no training loss: {text}");
     }
 }

@@ -1,7 +1,7 @@
 //! A job: what it does now, and the report about it.
 
 use super::list::address;
-use super::{Live, live, page as whole};
+use super::{Live, Scripts, live, page as whole};
 use crate::headline;
 use crate::report::evidence::Evidence;
 use crate::report::{content as report, displayable};
@@ -13,10 +13,12 @@ use pawl_api::status::Stage;
 pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
     let events = format!("{}/events?from=", address(key));
     let content = html! {
-        (live(Live { events: &events, revision }, &content(evidence)))
+        div data-curves={ (address(key)) "/curves.json" } {
+            (live(Live { events: &events, revision }, &content(evidence)))
+        }
         p { a href={ (address(key)) "/status.json" } { "The status as JSON" } }
     };
-    whole(evidence.name(), &content)
+    whole(evidence.name(), Scripts::Charts, &content)
 }
 
 /// The live part of the page.
@@ -79,6 +81,9 @@ mod tests {
         assert!(text.contains(" · phase 1/1"), "{text}");
         assert!(text.contains(r#"data-events="/jobs/toy/events?from=" data-revision="r1""#), "{text}");
         assert!(text.contains("/jobs/toy/status.json") && text.contains("being measured"), "{text}");
+        assert!(text.contains(r#"<div data-curves="/jobs/toy/curves.json"><div id="live""#), "{text}");
+        let scripts = ["/assets/ui.js", "/assets/uplot.js", "/assets/charts.js"].map(|script| text.find(script).unwrap());
+        assert!(scripts.is_sorted(), "charts.js needs uPlot: {text}");
 
         let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
         let text = fragment(&evidence("toy", training, json!([])));

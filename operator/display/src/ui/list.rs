@@ -3,7 +3,7 @@
 use super::listed::Listed;
 use super::query::{Column, Query, STAGES};
 use super::url::encode;
-use super::{Live, live, page as whole};
+use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
 use crate::report::displayable;
 use crate::verdict::stage_tone;
@@ -44,7 +44,7 @@ pub fn page(shown: &Shown<'_>, query: &Query, revision: &str) -> String {
         }
         (live(Live { events: &events, revision }, &content(shown, query)))
     };
-    whole("Jobs", &content)
+    whole("Jobs", Scripts::Live, &content)
 }
 
 /// The live part of the page.

@@ -2,6 +2,7 @@
 //! replaces the live part of a page when the server sends a newer one.
 
 pub mod compare;
+pub mod curves;
 pub mod job;
 pub mod list;
 pub mod listed;
@@ -11,12 +12,37 @@ pub mod url;
 use crate::report::{self, displayable};
 use maud::{DOCTYPE, Markup, html};
 
-/// The style sheet of all pages, at `/assets/style.css`: that of the report, and what the other pages need.
-pub const STYLE: [&str; 2] = [report::STYLE, include_str!("ui.css")];
+/// The style sheet of all pages, at `/assets/style.css`: that of the report, that of the charts, and what the other
+/// pages need.
+pub const STYLE: [&str; 3] = [report::STYLE, include_str!("vendor/uPlot.min.css"), include_str!("ui.css")];
 /// The script of live pages, at `/assets/ui.js`.
 pub const SCRIPT: &str = include_str!("ui.js");
+/// The script of charts, at `/assets/charts.js`. It needs [`UPLOT`].
+pub const CHARTS: &str = include_str!("charts.js");
+/// uPlot with its license, at `/assets/uplot.js`.
+pub const UPLOT: [&str; 4] =
+    ["/*\n", include_str!("vendor/LICENSE"), "*/\n", include_str!("vendor/uPlot.iife.min.js")];
 /// The icon, at `/assets/icon.svg`.
 pub const ICON: &str = include_str!("icon.svg");
+
+/// The scripts of a page beside `/assets/ui.js`, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scripts {
+    /// None.
+    Live,
+    /// Those that draw charts.
+    Charts,
+}
+
+impl Scripts {
+    /// Addresses and types.
+    const fn more(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Live => &[],
+            Self::Charts => &[("/assets/uplot.js", "text/javascript"), ("/assets/charts.js", "module")],
+        }
+    }
+}
 
 /// What a browser needs to keep a page up to date.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +55,7 @@ pub struct Live<'a> {
 
 /// A page that says why there is no other one.
 pub fn problem(title: &str, message: &str) -> String {
-    page(title, &html! { h1 { (title) } p { (message) } })
+    page(title, Scripts::Live, &html! { h1 { (title) } p { (message) } })
 }
 
 /// The live part of a page whose files cannot be read.
@@ -38,7 +64,7 @@ pub fn notice(message: &str) -> String {
 }
 
 /// A page with `content`.
-fn page(title: &str, content: &Markup) -> String {
+fn page(title: &str, scripts: Scripts, content: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -50,6 +76,7 @@ fn page(title: &str, content: &Markup) -> String {
                 link rel="stylesheet" href="/assets/style.css";
                 link rel="icon" type="image/svg+xml" href="/assets/icon.svg";
                 script src="/assets/ui.js" defer {}
+                @for (address, kind) in scripts.more() { script src=(address) type=(kind) defer[*kind != "module"] {} }
             }
             body {
                 main.ui {

@@ -30,6 +30,7 @@ function replace(html) {
   for (const box of live.querySelectorAll("input[type=checkbox]")) box.checked = checked.has(box.value);
   const region = live.querySelector(".wide");
   if (region) region.scrollLeft = scrolled;
+  document.dispatchEvent(new Event("replaced"));
   if (focused !== null) {
     const candidates = [...live.querySelectorAll("a, input, button, summary, [tabindex]")];
     candidates.find((element) => focusName(element) === focused)?.focus({ preventScroll: true });

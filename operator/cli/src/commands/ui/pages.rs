@@ -1,5 +1,6 @@
 //! The pages: each reads the jobs that it shows, and changes nothing.
 
+use super::assets;
 use super::guard::{Hosts, guard};
 use super::library::{Catalog, Library, revision};
 use super::live::{View, updates};
@@ -12,13 +13,11 @@ use axum::middleware::from_fn_with_state;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use pawl_contract::provenance::Provenance;
-use pawl_display::jobs::Entry;
+use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::list::Shown;
 use pawl_display::ui::query::{Query, QueryError};
-use pawl_display::ui::{ICON, SCRIPT, STYLE, compare, job, list, problem, url};
-use pawl_local::evidence::{gather, measured_with};
-use pawl_local::state::document::Document;
+use pawl_display::ui::{compare, curves, job, list, problem, url};
+use pawl_local::evidence::gather;
 use pawl_local::state::{StateDir, StateError, records};
 use std::sync::Arc;
 use tokio::task::{JoinError, spawn_blocking};
@@ -68,18 +67,16 @@ type Page = Result<Html<String>, PageError>;
 
 /// All pages, under the names of `hosts` only.
 pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
-    let asset =
-        |kind: &'static str, content: String| get(move || async move { ([(header::CONTENT_TYPE, kind)], content) });
     Router::new()
         .route("/", get(all))
         .route("/events", get(events_of_all))
         .route("/compare", get(compared))
+        .route("/compare/curves.json", get(compared_curves))
         .route("/jobs/{key}", get(one))
         .route("/jobs/{key}/events", get(events_of_one))
         .route("/jobs/{key}/status.json", get(status))
-        .route("/assets/style.css", asset("text/css; charset=utf-8", STYLE.concat()))
-        .route("/assets/ui.js", asset("text/javascript; charset=utf-8", SCRIPT.to_owned()))
-        .route("/assets/icon.svg", asset("image/svg+xml", ICON.to_owned()))
+        .route("/jobs/{key}/curves.json", get(curves_of_one))
+        .merge(assets::routes())
         .fallback(|uri: Uri| async move { PageError::NoPage(uri.path().to_owned()) })
         .with_state(library)
         .layer(from_fn_with_state(Arc::new(hosts), guard))
@@ -136,13 +133,29 @@ async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) ->
     read(move || {
         let state = state(&library.read(), &key)?;
         let recorded = records::document(&state)?;
-        let text = document(&JobResult::new(&state, &recorded), false);
-        Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+        Ok(json(document(&JobResult::new(&state, &recorded), false)))
     })
     .await
 }
 
-async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery) -> Page {
+async fn curves_of_one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Result<Response, PageError> {
+    read(move || Ok(json(curves::of_job(&gather(&state(&library.read(), &key)?)?)))).await
+}
+
+async fn compared(library: State<Arc<Library>>, query: RawQuery) -> Page {
+    several(library, query, |jobs| Html(compare::page(jobs))).await
+}
+
+async fn compared_curves(library: State<Arc<Library>>, query: RawQuery) -> Result<Response, PageError> {
+    several(library, query, |jobs| json(curves::compared(jobs))).await
+}
+
+/// What `show` makes of the jobs that the query names, each with its key.
+async fn several<T: Send + 'static>(
+    State(library): State<Arc<Library>>,
+    RawQuery(query): RawQuery,
+    show: fn(&[(&str, &Evidence)]) -> T,
+) -> Result<T, PageError> {
     let pairs = url::pairs(&query.unwrap_or_default());
     let keys: Vec<String> = pairs.into_iter().filter(|(name, _)| name == "job").map(|(_, key)| key).collect();
     if !(2..=MOST_COMPARED).contains(&keys.len()) {
@@ -150,34 +163,16 @@ async fn compared(State(library): State<Arc<Library>>, RawQuery(query): RawQuery
     }
     read(move || {
         let catalog = library.read();
-        let jobs = keys.iter().map(|key| load(&catalog, key)).collect::<Result<Vec<_>, PageError>>()?;
-        let entries: Vec<(&str, Entry<'_>)> = jobs.iter().map(Loaded::entry).collect();
-        Ok(Html(compare::page(&entries)))
+        let load = |key: &String| -> Result<Evidence, PageError> { Ok(gather(&state(&catalog, key)?)?) };
+        let found = keys.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        let jobs: Vec<(&str, &Evidence)> = keys.iter().map(String::as_str).zip(&found).collect();
+        Ok(show(&jobs))
     })
     .await
 }
 
-/// A job to be compared.
-struct Loaded {
-    key: String,
-    document: Document,
-    /// What its newest attempt was measured with.
-    provenance: Option<Provenance>,
-}
-
-impl Loaded {
-    fn entry(&self) -> (&str, Entry<'_>) {
-        let Document { job, status, .. } = &self.document;
-        (&self.key, Entry { job, status, place: "", provenance: self.provenance.as_ref() })
-    }
-}
-
-/// The job with this key.
-fn load(catalog: &Catalog, key: &str) -> Result<Loaded, PageError> {
-    let state = state(catalog, key)?;
-    let newest = measured_with(&state)?.into_iter().next_back();
-    let document = records::document(&state)?;
-    Ok(Loaded { key: key.to_owned(), document, provenance: newest.map(|newest| newest.provenance) })
+fn json(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 /// The state directory of the job with this key, which only selects from the list and is part of no path.
