@@ -10,6 +10,7 @@
 //! - [`ui`]: the pages of `pawl ui`;
 //! - [`numbers`]: formatting of numbers;
 //! - [`provenance`]: what attempts were measured with: machine, versions, source;
+//! - [`url`]: percent-encoding of names in addresses;
 //! - [`plain`]: texts without control characters, which all of them but the report and the pages use.
 
 #![forbid(unsafe_code)]
@@ -31,4 +32,5 @@ pub mod summary;
 pub mod table;
 mod trained;
 pub mod ui;
+pub mod url;
 pub mod verdict;

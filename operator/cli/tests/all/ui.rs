@@ -57,8 +57,14 @@ impl Ui {
 
 /// Records a job as `pawl run` does: the file is replaced.
 fn record(scene: &Scene, directory: &str, name: &str, status: &Value) {
-    let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+    record_as(scene, directory, name, &json!({}), status);
+}
+
+/// The same of a job with `more` in its spec.
+fn record_as(scene: &Scene, directory: &str, name: &str, more: &Value, status: &Value) {
+    let mut job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
         "spec": {"workload": {"name": "ups"}}});
+    job["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let document = json!({"format": 1, "specHash": "", "job": job, "status": status});
     let directory = scene.path().join(directory);
     fs::create_dir_all(&directory).unwrap();
@@ -129,6 +135,25 @@ fn curves_are_data_that_a_chart_is_drawn_from() {
 }
 
 #[test]
+fn a_search_has_a_page_with_its_trials_in_an_order() {
+    let scene = Scene::new();
+    let parameters = json!([{"name": "batchPerGpu", "min": "1", "max": "64"}]);
+    let search = json!([{"name": "quick", "trials": 4, "epochs": 3, "parameters": parameters,
+        "objectives": [{"metric": "loss", "goal": "Minimize"}]}]);
+    let trials = json!([{"name": "quick", "inputHash": "x", "trials": ["C;;0.5;;;8", "C;;0.25;;;16", "O;;;;;64"]}]);
+    record_as(&scene, ".pawl/toy", "toy", &json!({"search": search}), &json!({"stage": "Searching", "search": trials}));
+    let ui = Ui::start(&scene, &[]);
+    assert!(ui.get("/jobs/toy").2.contains("/jobs/toy/search"));
+    let (code, _, page) = ui.get("/jobs/toy/search?sort=-parameter.batchPerGpu");
+    let table = page.split_once("<tbody>").unwrap_or_else(|| panic!("{page}")).1;
+    let rows: Vec<&str> = table.split("data-trial=\"").skip(1).map(|row| &row[..1]).collect();
+    assert_eq!((code, rows), (200, vec!["2", "1", "0"]), "{page}");
+    let mut lines = BufReader::new(ui.ask("/jobs/toy/search/events?sort=value.loss&from=", &ui.address)).lines();
+    until(&mut lines, "event: update");
+    until(&mut lines, "value.loss");
+}
+
+#[test]
 fn what_does_not_exist_is_refused_with_its_name() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
@@ -140,6 +165,9 @@ fn what_does_not_exist_is_refused_with_its_name() {
         ("/jobs/..%2Foutside/status.json", 404, "job:"),
         ("/jobs/none/events", 404, "job:"),
         ("/jobs/none/curves.json", 404, "job:"),
+        ("/jobs/none/search", 404, "job:"),
+        ("/jobs/one/search?sort=value.loss", 400, "sort: &quot;value.loss&quot;"),
+        ("/jobs/one/search/events?sort=value.loss", 400, "sort:"),
         ("/compare/curves.json?job=one&job=none", 404, "job: &quot;none&quot;"),
         ("/nothing", 404, "/nothing"),
         ("/?state=Done", 400, "state: &quot;Done&quot;"),
@@ -157,8 +185,8 @@ fn a_request_under_a_foreign_name_is_refused() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
     let ui = Ui::start(&scene, &["--host", "box.example"]);
-    let all = ["/", "/jobs/one", "/jobs/one/status.json", "/jobs/one/curves.json", "/jobs/one/events", "/assets/ui.js", "/nothing"];
-    for path in all {
+    let of_job = ["", "/status.json", "/curves.json", "/events"].map(|page| format!("/jobs/one{page}"));
+    for path in ["/", "/assets/ui.js", "/nothing"].into_iter().chain(of_job.iter().map(String::as_str)) {
         let (code, _, text) = ui.get_as(path, "evil.example");
         assert!(code == 403 && text.contains("evil.example") && !text.contains("graph"), "{path}: {code} {text}");
     }

@@ -6,7 +6,7 @@ pub mod evidence;
 mod memory;
 mod phases;
 mod provenance;
-mod search;
+pub(crate) mod search;
 mod svg;
 mod tables;
 mod training;
@@ -46,7 +46,7 @@ pub fn content(evidence: &Evidence) -> Markup {
     let sections = [
         ("Speedup, phase by phase", waterfall(evidence)),
         ("Phases not accepted", phases::rollbacks(evidence)),
-        ("Search", search::section(evidence)),
+        ("Search", search::section(evidence, None)),
         ("Training", training::section(evidence)),
         ("Evidence", phases::cards(evidence)),
         ("Memory", memory::draw(evidence).map(PreEscaped)),

@@ -157,15 +157,33 @@ impl Canvas {
         ));
     }
 
+    /// An axis from `top` to `bottom`, which a script finds by its name.
+    pub fn axis(&mut self, name: &str, x: f64, (top, bottom): (f64, f64)) {
+        let name = Escaped(name);
+        self.push(format_args!(
+            r#"<line class="one" data-axis="{name}" x1="{x:.1}" y1="{top:.1}" x2="{x:.1}" y2="{bottom:.1}"/>"#
+        ));
+    }
+
     /// A line through points, with a tooltip.
     pub fn path(&mut self, class: &str, points: &[(f64, f64)], tooltip: &str) {
+        self.line_through(class, "", points, tooltip);
+    }
+
+    /// The line of a trial, which a script finds by its number.
+    pub fn trial(&mut self, class: &str, number: u32, points: &[(f64, f64)], tooltip: &str) {
+        self.line_through(class, &format!(r#" data-trial="{number}""#), points, tooltip);
+    }
+
+    /// `more`: further attributes, which are written as they are.
+    fn line_through(&mut self, class: &str, more: &str, points: &[(f64, f64)], tooltip: &str) {
         let mut line = String::new();
         for (index, (x, y)) in points.iter().enumerate() {
             let command = if index == 0 { 'M' } else { 'L' };
             write!(line, "{command}{x:.1} {y:.1}").expect("writing to a string does not fail");
         }
         self.push(format_args!(
-            r#"<path class="{class}" d="{line}" fill="none"><title>{}</title></path>"#,
+            r#"<path class="{class}"{more} d="{line}" fill="none"><title>{}</title></path>"#,
             Escaped(tooltip)
         ));
     }

@@ -1,11 +1,11 @@
 //! Jobs beside each other.
 
 use super::list::address;
-use super::url::encode;
 use super::{Scripts, page as whole};
 use crate::jobs::{Compared, Entry, compared};
 use crate::report::curves::{self, Curves};
 use crate::report::evidence::Evidence;
+use crate::url::encode;
 use maud::{Markup, html};
 
 /// The page of these jobs, each with its key.

@@ -5,6 +5,7 @@ use super::{Live, Scripts, live, page as whole};
 use crate::headline;
 use crate::report::evidence::Evidence;
 use crate::report::{content as report, displayable};
+use crate::search::begun;
 use jiff::Timestamp;
 use maud::{Markup, html};
 use pawl_api::status::Stage;
@@ -15,6 +16,9 @@ pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
     let content = html! {
         div data-curves={ (address(key)) "/curves.json" } {
             (live(Live { events: &events, revision }, &content(evidence)))
+        }
+        @if begun(&evidence.job.spec, &evidence.status).next().is_some() {
+            p { a href={ (address(key)) "/search" } { "The search alone: sort and select its trials" } }
         }
         p { a href={ (address(key)) "/status.json" } { "The status as JSON" } }
     };

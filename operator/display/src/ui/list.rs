@@ -2,10 +2,10 @@
 
 use super::listed::Listed;
 use super::query::{Column, Query, STAGES};
-use super::url::encode;
 use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
 use crate::report::displayable;
+use crate::url::encode;
 use crate::verdict::stage_tone;
 use jiff::Timestamp;
 use maud::{Markup, html};

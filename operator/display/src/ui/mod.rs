@@ -1,5 +1,5 @@
-//! Pages of `pawl ui`: the list of jobs, a job, and jobs beside each other. They work without a script; the script
-//! replaces the live part of a page when the server sends a newer one.
+//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, and sums over jobs. They work without
+//! scripts; these replace the live part of a page when the server sends a newer one, and pictures by charts.
 
 pub mod compare;
 pub mod curves;
@@ -7,7 +7,7 @@ pub mod job;
 pub mod list;
 pub mod listed;
 pub mod query;
-pub mod url;
+pub mod search;
 
 use crate::report::{self, displayable};
 use maud::{DOCTYPE, Markup, html};
@@ -19,6 +19,8 @@ pub const STYLE: [&str; 3] = [report::STYLE, include_str!("vendor/uPlot.min.css"
 pub const SCRIPT: &str = include_str!("ui.js");
 /// The script of charts, at `/assets/charts.js`. It needs [`UPLOT`].
 pub const CHARTS: &str = include_str!("charts.js");
+/// The script of parallel coordinates, at `/assets/brush.js`.
+pub const BRUSH: &str = include_str!("brush.js");
 /// uPlot with its license, at `/assets/uplot.js`.
 pub const UPLOT: [&str; 4] =
     ["/*\n", include_str!("vendor/LICENSE"), "*/\n", include_str!("vendor/uPlot.iife.min.js")];
@@ -32,6 +34,8 @@ enum Scripts {
     Live,
     /// Those that draw charts.
     Charts,
+    /// That of parallel coordinates.
+    Brush,
 }
 
 impl Scripts {
@@ -40,6 +44,7 @@ impl Scripts {
         match self {
             Self::Live => &[],
             Self::Charts => &[("/assets/uplot.js", "text/javascript"), ("/assets/charts.js", "module")],
+            Self::Brush => &[("/assets/brush.js", "module")],
         }
     }
 }

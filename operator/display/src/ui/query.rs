@@ -1,7 +1,7 @@
 //! Filter and order of the list, as in its address: `?q=TEXT&state=STAGE&sort=COLUMN`.
 
 use super::listed::Listed;
-use super::url::{encode, pairs};
+use crate::url::{encode, pairs};
 use jiff::Timestamp;
 use pawl_api::status::Stage;
 use std::cmp::Ordering;

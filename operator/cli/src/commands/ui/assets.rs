@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::http::header;
 use axum::routing::get;
-use pawl_display::ui::{CHARTS, ICON, SCRIPT, STYLE, UPLOT};
+use pawl_display::ui::{BRUSH, CHARTS, ICON, SCRIPT, STYLE, UPLOT};
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
@@ -16,5 +16,6 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/assets/ui.js", asset(JAVASCRIPT, SCRIPT.to_owned()))
         .route("/assets/uplot.js", asset(JAVASCRIPT, UPLOT.concat()))
         .route("/assets/charts.js", asset(JAVASCRIPT, CHARTS.to_owned()))
+        .route("/assets/brush.js", asset(JAVASCRIPT, BRUSH.to_owned()))
         .route("/assets/icon.svg", asset("image/svg+xml", ICON.to_owned()))
 }

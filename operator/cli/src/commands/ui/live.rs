@@ -3,9 +3,10 @@
 use super::library::{Library, revision};
 use axum::response::sse::Event;
 use futures::{Stream, stream};
+use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::list::Shown;
+use pawl_display::ui::notice;
 use pawl_display::ui::query::Query;
-use pawl_display::ui::{job, list, notice};
 use pawl_local::evidence::gather;
 use pawl_local::state::StateDir;
 use std::convert::Infallible;
@@ -18,10 +19,10 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 /// A page that is kept up to date.
 pub enum View {
-    /// The list of jobs.
-    List { library: Arc<Library>, query: Query },
-    /// The job in a state directory.
-    Job { state: StateDir },
+    /// Of the jobs that a query selects.
+    Jobs { library: Arc<Library>, query: Query, fragment: fn(&Shown<'_>, &Query) -> String },
+    /// Of the job in a state directory.
+    Job { state: StateDir, fragment: Box<dyn Fn(&Evidence) -> String + Send + Sync> },
 }
 
 /// A newer live part of a page.
@@ -42,21 +43,21 @@ impl View {
     /// Looks at the files; `seen`: the revision that the browser has.
     fn look(&self, seen: &str) -> Look {
         match self {
-            Self::List { library, query } => {
+            Self::Jobs { library, query, fragment } => {
                 let catalog = library.read();
                 if catalog.revision == seen {
                     return Look::Unchanged;
                 }
                 let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
                 let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
-                let html = list::fragment(&shown, query);
+                let html = fragment(&shown, query);
                 Look::Changed(Update { revision: catalog.revision, html })
             }
             // The revision is taken before the files are read: what changes in between is another update.
-            Self::Job { state } => match revision(state) {
+            Self::Job { state, fragment } => match revision(state) {
                 Ok(revision) if revision == seen => Look::Unchanged,
                 Ok(revision) => {
-                    let html = gather(state).map_or_else(|error| notice(&error.to_string()), |it| job::fragment(&it));
+                    let html = gather(state).map_or_else(|error| notice(&error.to_string()), |it| fragment(&it));
                     Look::Changed(Update { revision, html })
                 }
                 Err(_) => Look::Gone,

@@ -16,7 +16,9 @@ use axum::routing::get;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::list::Shown;
 use pawl_display::ui::query::{Query, QueryError};
-use pawl_display::ui::{compare, curves, job, list, problem, url};
+use pawl_display::ui::search::{Order, OrderError};
+use pawl_display::ui::{compare, curves, job, list, problem, search};
+use pawl_display::url;
 use pawl_local::evidence::gather;
 use pawl_local::state::{StateDir, StateError, records};
 use std::sync::Arc;
@@ -30,6 +32,8 @@ const MOST_COMPARED: usize = 20;
 enum PageError {
     #[error(transparent)]
     Query(#[from] QueryError),
+    #[error(transparent)]
+    Order(#[from] OrderError),
     #[error("job: {0} named: name 2 to {MOST_COMPARED}, as in /compare?job=A&job=B")]
     Number(usize),
     #[error("job: \"{0}\": not in the list of jobs, or there are several of this name: choose it in the list")]
@@ -45,7 +49,7 @@ enum PageError {
 impl PageError {
     const fn status(&self) -> StatusCode {
         match self {
-            Self::Query(_) | Self::Number(_) => StatusCode::BAD_REQUEST,
+            Self::Query(_) | Self::Order(_) | Self::Number(_) => StatusCode::BAD_REQUEST,
             Self::Unknown(_) | Self::NoPage(_) | Self::State(StateError::Absent { .. }) => StatusCode::NOT_FOUND,
             Self::State(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -76,6 +80,8 @@ pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
         .route("/jobs/{key}/events", get(events_of_one))
         .route("/jobs/{key}/status.json", get(status))
         .route("/jobs/{key}/curves.json", get(curves_of_one))
+        .route("/jobs/{key}/search", get(searched))
+        .route("/jobs/{key}/search/events", get(events_of_search))
         .merge(assets::routes())
         .fallback(|uri: Uri| async move { PageError::NoPage(uri.path().to_owned()) })
         .with_state(library)
@@ -105,7 +111,7 @@ async fn events_of_all(
 ) -> Result<Response, PageError> {
     let text = query.unwrap_or_default();
     let query = Query::parse(&text)?;
-    Ok(stream(View::List { library, query }, seen(&text, &headers)))
+    Ok(stream(View::Jobs { library, query, fragment: list::fragment }, seen(&text, &headers)))
 }
 
 async fn one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Page {
@@ -125,7 +131,35 @@ async fn events_of_one(
     headers: HeaderMap,
 ) -> Result<Response, PageError> {
     let state = read(move || state(&library.read(), &key)).await?;
-    Ok(stream(View::Job { state }, seen(&query.unwrap_or_default(), &headers)))
+    let view = View::Job { state, fragment: Box::new(job::fragment) };
+    Ok(stream(view, seen(&query.unwrap_or_default(), &headers)))
+}
+
+async fn searched(State(library): State<Arc<Library>>, Path(key): Path<String>, RawQuery(query): RawQuery) -> Page {
+    read(move || {
+        let state = state(&library.read(), &key)?;
+        let revision = revision(&state)?;
+        let evidence = gather(&state)?;
+        let order = Order::parse(&sort(&query.unwrap_or_default()), &evidence)?;
+        Ok(Html(search::page(&key, &evidence, &order, &revision)))
+    })
+    .await
+}
+
+async fn events_of_search(
+    State(library): State<Arc<Library>>,
+    Path(key): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, PageError> {
+    let text = query.unwrap_or_default();
+    let by = sort(&text);
+    let view = read(move || {
+        let state = state(&library.read(), &key)?;
+        let order = Order::parse(&by, &gather(&state)?)?;
+        Ok(View::Job { state, fragment: Box::new(move |evidence: &Evidence| search::fragment(evidence, &order)) })
+    });
+    Ok(stream(view.await?, seen(&text, &headers)))
 }
 
 /// As `pawl status --output json` prints it: without the manifest, which may hold secrets.
@@ -184,8 +218,17 @@ fn state(catalog: &Catalog, key: &str) -> Result<StateDir, PageError> {
 /// The revision that a browser has: that of the newest event when it connects again, else that of the page.
 fn seen(query: &str, headers: &HeaderMap) -> String {
     let newest = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let of_page = || url::pairs(query).into_iter().find(|(name, _)| name == "from").map(|(_, revision)| revision);
-    newest.or_else(of_page).unwrap_or_default()
+    newest.or_else(|| parameter(query, "from")).unwrap_or_default()
+}
+
+/// The order of trials that a query names.
+fn sort(query: &str) -> String {
+    parameter(query, "sort").unwrap_or_default()
+}
+
+/// The first value of this name in a query.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    url::pairs(query).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
 fn stream(view: View, seen: String) -> Response {

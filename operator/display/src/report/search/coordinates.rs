@@ -53,11 +53,11 @@ pub fn draw(stage: &Stage<'_>) -> Option<String> {
             .collect();
         let values = (0..objectives.len()).filter_map(|index| Some((index, stage.value(recorded, index)?)));
         line.extend(values.map(|(index, value)| (at(parameters.len() + index), objectives[index].number(value))));
-        canvas.path(&class, &line, &tooltip(stage, recorded));
+        canvas.trial(&class, recorded.trial.number, &line, &tooltip(stage, recorded));
     }
     for (index, axis) in parameters.iter().chain(&objectives).enumerate() {
         let x = at(index);
-        canvas.line("one", (x, TOP), (x, BOTTOM));
+        canvas.axis(&axis.name, x, (TOP, BOTTOM));
         // The first and the last name have only the margin beside them.
         let room = if index == 0 || index == gaps { LEFT * 2.0 } else { at(1) - at(0) };
         canvas.text("tick name", (x, TOP - 14.0), Anchor::Middle, &clipped(&axis.name, (room / CHARACTER) as usize));

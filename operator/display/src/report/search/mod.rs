@@ -1,5 +1,6 @@
 //! The search: a card per stage with its trials by state, figures, and the trials in numbers.
 
+pub(crate) mod columns;
 mod coordinates;
 mod importance;
 mod objective;
@@ -10,6 +11,7 @@ use super::evidence::Evidence;
 use super::svg::clipped;
 use crate::numbers::short;
 use crate::search::{begun, numbered, settings, trials as counts, unit, values};
+use columns::Order;
 use maud::{Markup, PreEscaped, html};
 use pawl_api::search::{History, Recorded, history};
 use pawl_api::spec::{Goal, Search};
@@ -60,10 +62,11 @@ impl Stage<'_> {
     }
 }
 
-/// A card per stage that has begun; `None` without any.
-pub fn section(evidence: &Evidence) -> Option<Markup> {
+/// A card per stage that has begun; `None` without any. With an order, the trials are displayed in it, and the headings
+/// of their columns are links that sort them; otherwise they are displayed on demand.
+pub fn section(evidence: &Evidence, order: Option<&Order>) -> Option<Markup> {
     let stages: Vec<Markup> =
-        begun(&evidence.job.spec, &evidence.status).map(|(search, status)| card(search, status)).collect();
+        begun(&evidence.job.spec, &evidence.status).map(|(search, status)| card(search, status, order)).collect();
     (!stages.is_empty()).then(|| html! { @for stage in &stages { (stage) } })
 }
 
@@ -82,7 +85,7 @@ pub fn tile(evidence: &Evidence) -> Option<(String, String, String)> {
     begun(&evidence.job.spec, &evidence.status).filter_map(result).last()
 }
 
-fn card(search: &Search, status: &SearchStatus) -> Markup {
+fn card(search: &Search, status: &SearchStatus, order: Option<&Order>) -> Markup {
     let (class, word) = match status.state {
         SearchState::Running => ("idle", "searching"),
         SearchState::Repeating => ("idle", "repeating the best trials"),
@@ -94,7 +97,11 @@ fn card(search: &Search, status: &SearchStatus) -> Markup {
             p { b { (status.trials.len()) " of " (search.trials) " trials" } " " (counts(status)) }
             (result(search, status))
             @match history(search, status) {
-                Some(history) => (figures(&Stage { search, status, history })),
+                Some(history) => {
+                    @let stage = Stage { search, status, history };
+                    (figures(&stage))
+                    (table(&stage, order))
+                }
                 None => p.muted { "The trials do not have the parameters of the spec, which has changed." },
             }
         }
@@ -144,7 +151,17 @@ fn figures(stage: &Stage<'_>) -> Markup {
                 span.key.pruned {} "not complete"
             }
         }
-        (trials::table(stage))
+    }
+}
+
+fn table(stage: &Stage<'_>, order: Option<&Order>) -> Markup {
+    html! {
+        @if order.is_some() {
+            h4 { "Trials" }
+            (trials::table(stage, order))
+        } @else {
+            details { summary { "Trials in numbers" } (trials::table(stage, None)) }
+        }
     }
 }
 

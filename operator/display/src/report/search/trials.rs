@@ -1,41 +1,28 @@
 //! The trials and the finalists in numbers.
 
-use super::{Stage, trained};
+use super::Stage;
+use super::columns::{Column, Order, columns};
 use crate::numbers::short;
-use crate::search::{cause, word};
+use crate::url::encode;
 use maud::{Markup, html};
 use pawl_api::search::Recorded;
 use pawl_api::status::SearchStatus;
-use pawl_search::history::State;
 
-/// All trials with their values and settings.
-pub fn table(stage: &Stage<'_>) -> Markup {
-    let parameters = &stage.history.space.parameters;
+/// All trials with their values and settings. With an order, the headings are links that sort.
+pub fn table(stage: &Stage<'_>, order: Option<&Order>) -> Markup {
+    let columns = columns(stage);
+    let mut trials: Vec<&Recorded> = stage.history.trials.iter().collect();
+    if let Some(order) = order {
+        order.sort(&columns, &mut trials);
+    }
     html! {
-        details {
-            summary { "Trials in numbers" }
-            div.wide {
-                table {
-                    thead {
-                        tr {
-                            th.n { "trial" } th { "state" }
-                            @for objective in &stage.search.objectives { th.n { (objective.metric) } }
-                            @for parameter in parameters { th.n { (parameter.name) } }
-                            th.n { "items/s" }
-                        }
-                    }
-                    tbody {
-                        @for recorded in &stage.history.trials {
-                            @let outstanding = stage.outstanding(recorded.trial.number);
-                            tr.changed[outstanding] {
-                                td.n { (recorded.trial.number) }
-                                td { (state(recorded)) }
-                                @for index in 0..stage.search.objectives.len() { td.n { (value(stage, recorded, index)) } }
-                                @for parameter in parameters {
-                                    td.n { @if let Some(value) = recorded.trial.point.get(&parameter.name) { (value) } }
-                                }
-                                td.n { @if recorded.items_per_second > 0.0 { (short(recorded.items_per_second)) } }
-                            }
+        div.wide role="region" aria-label={ "Trials of " (stage.search.name) } tabindex="0" {
+            table {
+                thead { tr { @for column in &columns { (heading(column, order)) } } }
+                tbody {
+                    @for recorded in trials {
+                        tr.changed[stage.outstanding(recorded.trial.number)] data-trial=(recorded.trial.number) {
+                            @for column in &columns { td.n[column.is_number()] { (column.text(stage, recorded)) } }
                         }
                     }
                 }
@@ -44,20 +31,21 @@ pub fn table(stage: &Stage<'_>) -> Markup {
     }
 }
 
-fn state(recorded: &Recorded) -> String {
-    let state = recorded.trial.state;
-    match state {
-        State::Infeasible(why) => format!("{}: {}", word(state), cause(why)),
-        State::Running | State::Paused | State::Complete | State::Stopped | State::Abandoned => word(state).to_owned(),
-    }
-}
-
-/// The final value or, of the first objective, the newest one.
-fn value(stage: &Stage<'_>, recorded: &Recorded, objective: usize) -> String {
-    match (recorded.trial.values.get(objective), recorded.trial.newest()) {
-        (Some(value), _) => short(*value),
-        (None, Some(report)) if objective == 0 => format!("{}{}", short(report.value), trained(stage, recorded)),
-        _ => String::new(),
+fn heading(column: &Column<'_>, order: Option<&Order>) -> Markup {
+    let direction = order.and_then(|order| order.direction(column));
+    let (sorted, arrow) = match direction {
+        Some(true) => (Some("descending"), " ▼"),
+        Some(false) => (Some("ascending"), " ▲"),
+        None => (None, ""),
+    };
+    html! {
+        th.n[column.is_number()] scope="col" aria-sort=[sorted] {
+            @if let Some(order) = order {
+                a href={ "?sort=" (encode(&order.by(column).text())) } { (column.heading()) span aria-hidden="true" { (arrow) } }
+            } @else {
+                (column.heading())
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// `text` as a segment of a path, or as a value in a query.
 ///
 /// ```
-/// assert_eq!(pawl_display::ui::url::encode("a/b c"), "a%2Fb%20c");
+/// assert_eq!(pawl_display::url::encode("a/b c"), "a%2Fb%20c");
 /// ```
 pub fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
@@ -21,7 +21,7 @@ pub fn encode(text: &str) -> String {
 /// Names and values of a query, in order. What is not UTF-8 is replaced; an incomplete escape stands for itself.
 ///
 /// ```
-/// let pairs = pawl_display::ui::url::pairs("job=a&job=b+c%2F");
+/// let pairs = pawl_display::url::pairs("job=a&job=b+c%2F");
 /// assert_eq!(pairs, [("job".to_owned(), "a".to_owned()), ("job".to_owned(), "b c/".to_owned())]);
 /// ```
 pub fn pairs(query: &str) -> Vec<(String, String)> {
