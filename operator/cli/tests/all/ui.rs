@@ -98,6 +98,8 @@ fn jobs_are_listed_shown_and_compared() {
     let status: Value = serde_json::from_str(&status).unwrap();
     assert!(head.contains("application/json") && status["status"]["speedup"] == "1.5", "{status}");
     assert!(status["job"] == "one" && !status.to_string().contains("workload"), "{status}");
+    let (code, _, fleet) = ui.get("/fleet?q=one");
+    assert!(code == 200 && fleet.contains("1 of 2 jobs") && fleet.contains(">graph<"), "{fleet}");
     let (code, _, compared) = ui.get("/compare?job=one&job=other");
     assert!(code == 200 && compared.contains("≠ phase graph") && compared.contains("rolled back"), "{compared}");
     let assets = ["/assets/style.css", "/assets/ui.js", "/assets/icon.svg", "/assets/uplot.js", "/assets/charts.js"];
@@ -171,6 +173,7 @@ fn what_does_not_exist_is_refused_with_its_name() {
         ("/compare/curves.json?job=one&job=none", 404, "job: &quot;none&quot;"),
         ("/nothing", 404, "/nothing"),
         ("/?state=Done", 400, "state: &quot;Done&quot;"),
+        ("/fleet?state=Done", 400, "state: &quot;Done&quot;"),
         ("/compare?job=one", 400, "2 to 20"),
         ("/compare?job=one&job=none", 404, "job: &quot;none&quot;"),
     ] {
@@ -226,6 +229,21 @@ fn a_page_gets_an_update_when_its_job_has_changed() {
         record(&scene, ".pawl/one", "one", &json!({"stage": "Complete", "progress": "done"}));
         until(&mut lines, "Complete");
     }
+}
+
+#[test]
+fn the_sums_over_jobs_get_an_update_when_one_of_them_has_changed() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
+    let ui = Ui::start(&scene, &[]);
+    let (_, _, text) = ui.get("/fleet?q=one");
+    let revision = text.split_once("data-revision=\"").and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
+    let path = format!("/fleet/events?q=one&from={revision}");
+    let mut lines = BufReader::new(ui.ask(&path, &ui.address)).lines();
+    until(&mut lines, "text/event-stream");
+    record(&scene, ".pawl/one", "one", &finished("RolledBack", "0.9"));
+    until(&mut lines, "event: update");
+    until(&mut lines, "Rolled back, by reason");
 }
 
 #[test]

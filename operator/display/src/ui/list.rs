@@ -23,14 +23,19 @@ pub struct Shown<'a> {
 
 /// The page.
 pub fn page(shown: &Shown<'_>, query: &Query, revision: &str) -> String {
-    let events = match query.parameters() {
-        none if none.is_empty() => "/events?from=".to_owned(),
-        parameters => format!("/events?{parameters}&from="),
-    };
-    let state = query.state;
     let content = html! {
         h1 { "Jobs" }
-        form.filter role="search" action="/" method="get" {
+        (filter("/", query))
+        (live(Live { events: &query.address("/events", "from="), revision }, &content(shown, query)))
+    };
+    whole("Jobs", Scripts::Live, &content)
+}
+
+/// The form of the filter of a page.
+pub(super) fn filter(path: &str, query: &Query) -> Markup {
+    let state = query.state;
+    html! {
+        form.filter role="search" action=(path) method="get" {
             label { "Search" input type="search" name="q" value=(query.text) maxlength="200"; }
             label {
                 "State"
@@ -42,9 +47,7 @@ pub fn page(shown: &Shown<'_>, query: &Query, revision: &str) -> String {
             input type="hidden" name="sort" value=(query.sort());
             button { "Filter" }
         }
-        (live(Live { events: &events, revision }, &content(shown, query)))
-    };
-    whole("Jobs", Scripts::Live, &content)
+    }
 }
 
 /// The live part of the page.
@@ -62,7 +65,10 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
                 p { "None of the " (shown.total) " jobs matches. " a href="/" { "Show all" } }
             }
         } @else {
-            p.muted { (shown.jobs.len()) " of " (shown.total) " jobs" }
+            p.muted {
+                (shown.jobs.len()) " of " (shown.total) " jobs · "
+                a href=(query.address("/fleet", "")) { "Their device hours, rollbacks and gains" }
+            }
             form action="/compare" method="get" {
                 div.wide role="region" aria-label="Jobs" tabindex="0" { (table(&shown.jobs, query)) }
                 p { button { "Compare the selected jobs" } }

@@ -1,5 +1,6 @@
 //! What the list shows of a job.
 
+use super::facts::Facts;
 use crate::jobs::Entry;
 use crate::verdict::{Tone, tone};
 use jiff::Timestamp;
@@ -33,6 +34,8 @@ pub struct Listed {
     pub started: Option<Timestamp>,
     /// When its status was last written.
     pub changed: Option<Timestamp>,
+    /// What it adds to the sums over jobs.
+    pub facts: Facts,
 }
 
 impl Listed {
@@ -54,6 +57,7 @@ impl Listed {
             saved_percent: saved.map(|percent| percent.value()),
             started: status.start_time.as_deref().and_then(|time| time.parse().ok()),
             changed,
+            facts: Facts::new(entry),
         }
     }
 }

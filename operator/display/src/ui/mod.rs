@@ -3,6 +3,8 @@
 
 pub mod compare;
 pub mod curves;
+pub mod facts;
+pub mod fleet;
 pub mod job;
 pub mod list;
 pub mod listed;
@@ -85,7 +87,7 @@ fn page(title: &str, scripts: Scripts, content: &Markup) -> String {
             }
             body {
                 main.ui {
-                    nav aria-label="Pages" { a href="/" { "All jobs" } }
+                    nav aria-label="Pages" { a href="/" { "All jobs" } " · " a href="/fleet" { "Fleet" } }
                     (content)
                 }
             }

@@ -161,6 +161,13 @@ impl Query {
         parts.join("&")
     }
 
+    /// The address of a page about the jobs that it selects, with `more` parameters at the end.
+    pub fn address(&self, path: &str, more: &str) -> String {
+        let parts = [self.parameters(), more.to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        if parts.is_empty() { path.to_owned() } else { format!("{path}?{}", parts.join("&")) }
+    }
+
     /// The order in an address, such as `-speedup`.
     pub fn sort(&self) -> String {
         format!("{}{}", if self.descending { "-" } else { "" }, self.column.parameter())

@@ -17,7 +17,7 @@ use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::list::Shown;
 use pawl_display::ui::query::{Query, QueryError};
 use pawl_display::ui::search::{Order, OrderError};
-use pawl_display::ui::{compare, curves, job, list, problem, search};
+use pawl_display::ui::{compare, curves, fleet, job, list, problem, search};
 use pawl_display::url;
 use pawl_local::evidence::gather;
 use pawl_local::state::{StateDir, StateError, records};
@@ -68,12 +68,15 @@ impl IntoResponse for PageError {
 }
 
 type Page = Result<Html<String>, PageError>;
+type Answer = Result<Response, PageError>;
 
 /// All pages, under the names of `hosts` only.
 pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
     Router::new()
         .route("/", get(all))
         .route("/events", get(events_of_all))
+        .route("/fleet", get(sums))
+        .route("/fleet/events", get(events_of_sums))
         .route("/compare", get(compared))
         .route("/compare/curves.json", get(compared_curves))
         .route("/jobs/{key}", get(one))
@@ -93,25 +96,47 @@ async fn read<T: Send + 'static>(read: impl FnOnce() -> Result<T, PageError> + S
     spawn_blocking(read).await?
 }
 
-async fn all(State(library): State<Arc<Library>>, RawQuery(query): RawQuery) -> Page {
+async fn all(library: State<Arc<Library>>, query: RawQuery) -> Page {
+    selected(library, query, list::page).await
+}
+
+async fn sums(library: State<Arc<Library>>, query: RawQuery) -> Page {
+    selected(library, query, fleet::page).await
+}
+
+/// The page about the jobs that the query selects.
+async fn selected(
+    State(library): State<Arc<Library>>,
+    RawQuery(query): RawQuery,
+    page: fn(&Shown<'_>, &Query, &str) -> String,
+) -> Page {
     let query = Query::parse(&query.unwrap_or_default())?;
     read(move || {
         let catalog = library.read();
         let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
         let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
-        Ok(Html(list::page(&shown, &query, &catalog.revision)))
+        Ok(Html(page(&shown, &query, &catalog.revision)))
     })
     .await
 }
 
-async fn events_of_all(
+async fn events_of_all(library: State<Arc<Library>>, query: RawQuery, headers: HeaderMap) -> Answer {
+    events_of_selected(library, query, &headers, list::fragment)
+}
+
+async fn events_of_sums(library: State<Arc<Library>>, query: RawQuery, headers: HeaderMap) -> Answer {
+    events_of_selected(library, query, &headers, fleet::fragment)
+}
+
+fn events_of_selected(
     State(library): State<Arc<Library>>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, PageError> {
+    headers: &HeaderMap,
+    fragment: fn(&Shown<'_>, &Query) -> String,
+) -> Answer {
     let text = query.unwrap_or_default();
     let query = Query::parse(&text)?;
-    Ok(stream(View::Jobs { library, query, fragment: list::fragment }, seen(&text, &headers)))
+    Ok(stream(View::Jobs { library, query, fragment }, seen(&text, headers)))
 }
 
 async fn one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Page {
@@ -129,7 +154,7 @@ async fn events_of_one(
     Path(key): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Result<Response, PageError> {
+) -> Answer {
     let state = read(move || state(&library.read(), &key)).await?;
     let view = View::Job { state, fragment: Box::new(job::fragment) };
     Ok(stream(view, seen(&query.unwrap_or_default(), &headers)))
@@ -151,7 +176,7 @@ async fn events_of_search(
     Path(key): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-) -> Result<Response, PageError> {
+) -> Answer {
     let text = query.unwrap_or_default();
     let by = sort(&text);
     let view = read(move || {
@@ -163,7 +188,7 @@ async fn events_of_search(
 }
 
 /// As `pawl status --output json` prints it: without the manifest, which may hold secrets.
-async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Result<Response, PageError> {
+async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Answer {
     read(move || {
         let state = state(&library.read(), &key)?;
         let recorded = records::document(&state)?;
@@ -172,7 +197,7 @@ async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) ->
     .await
 }
 
-async fn curves_of_one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Result<Response, PageError> {
+async fn curves_of_one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Answer {
     read(move || Ok(json(curves::of_job(&gather(&state(&library.read(), &key)?)?)))).await
 }
 
@@ -180,7 +205,7 @@ async fn compared(library: State<Arc<Library>>, query: RawQuery) -> Page {
     several(library, query, |jobs| Html(compare::page(jobs))).await
 }
 
-async fn compared_curves(library: State<Arc<Library>>, query: RawQuery) -> Result<Response, PageError> {
+async fn compared_curves(library: State<Arc<Library>>, query: RawQuery) -> Answer {
     several(library, query, |jobs| json(curves::compared(jobs))).await
 }
 
