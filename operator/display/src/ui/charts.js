@@ -118,6 +118,7 @@ class Chart {
   makeToggle(name, index) {
     if (index === 0) return;
     name.tabIndex = 0;
+    name.ariaLabel = `${this.series[index - 1].name}: ${this.title}`;
     name.role = "button";
     name.ariaPressed = String(!this.hidden.has(index));
     name.addEventListener("keydown", (event) => {
