@@ -3,8 +3,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 const STEP = 0.05; // share of an axis that a key moves
 const REACH = 13; // half the width of the area of an axis that can be dragged, in units of the figure
-const HELP = "Drag along an axis to select trials. With the keyboard: arrow keys move the upper end of the selection, " +
-  "with Shift the lower end, Escape removes it.";
+const HELP = "Drag along an axis to select trials. With the keyboard: arrow keys move the upper end of a selection, " +
+  "together with Shift the lower end, and Escape removes it.";
 
 // Selections by card and axis, as shares of the axis from its lower end: they outlive replacements of the figure.
 const selections = new Map();

@@ -4,6 +4,11 @@ const HEIGHT = 260;
 const VARIABLES = { valid: "good" };
 const DASHED = new Set(["b", "c6", "c7", "c8", "c9", "c10", "c11"]);
 
+// What the buttons of a view show: how many times as many items, shifted by a share of what is shown.
+const VIEWS = [
+  ["Zoom in", 0.5, 0], ["Zoom out", 2, 0], ["Earlier", 1, -0.5], ["Later", 1, 0.5], ["Show all", Infinity, 0],
+];
+
 const root = document.querySelector("[data-curves]");
 // The charts by the identifiers of the pictures that they replace: they outlive replacements of the live part.
 const charts = new Map();
@@ -37,9 +42,8 @@ class Chart {
       this.logarithmic = !this.logarithmic;
       this.draw();
     });
-    const views = [["Zoom in", 0.5, 0], ["Zoom out", 2, 0], ["Earlier", 1, -0.5], ["Later", 1, 0.5], ["Show all", Infinity, 0]];
-    const moves = views.map(([name, factor, shift]) => this.button(name, () => this.move(factor, shift)));
-    tools.append(this.scale, ...moves);
+    tools.append(this.scale);
+    for (const [name, factor, shift] of VIEWS) tools.append(this.button(name, () => this.move(factor, shift)));
     this.element.append(tools, this.host, this.range);
     new ResizeObserver(() => this.fit()).observe(this.host);
   }

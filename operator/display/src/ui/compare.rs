@@ -91,7 +91,8 @@ mod tests {
     fn each_job_has_a_line_in_the_curves() {
         let evaluation = |items: u64, loss: &str| json!({"items": items, "metrics": {"loss": loss}});
         let trained = |name: &str| {
-            let training = json!({"items": 64, "firstValidation": evaluation(0, "4"), "validation": evaluation(64, "2")});
+            let (first, last) = (evaluation(0, "4"), evaluation(64, "2"));
+            let training = json!({"items": 64, "firstValidation": first, "validation": last});
             job(name, json!({"stage": "Complete", "training": training}))
         };
         let text = compared(&[("one", trained("one")), ("b&c", trained("b&c"))]);

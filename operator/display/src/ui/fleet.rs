@@ -74,7 +74,9 @@ fn hours(jobs: &[&Listed]) -> Option<Markup> {
                             td.n { (sum(jobs, |job| job.facts.search)) }
                             td.n { (sum(jobs, |job| job.facts.training)) }
                             td.n { @if known > 0 { (sum(jobs, |job| job.facts.saved.unwrap_or_default())) } }
-                            td.muted { @if known > 0 && known < jobs.len() { "saved: of the " (known) " that trained" } }
+                            td.muted {
+                                @if known > 0 && known < jobs.len() { "saved: of the " (known) " that trained" }
+                            }
                         }
                     }
                 }
@@ -204,7 +206,8 @@ mod tests {
 
     /// Cells of the row that begins with `name`.
     fn row(text: &str, name: &str) -> Vec<String> {
-        let rest = text.split_once(&format!("<th scope=\"row\">{name}</th>")).unwrap_or_else(|| panic!("{name}: {text}")).1;
+        let heading = format!("<th scope=\"row\">{name}</th>");
+        let rest = text.split_once(&heading).unwrap_or_else(|| panic!("{name}: {text}")).1;
         let cells = rest.split("</tr>").next().unwrap().split("</td>");
         cells.filter_map(|cell| Some(cell.rsplit_once('>')?.1.to_owned())).collect()
     }
@@ -249,8 +252,8 @@ mod tests {
         let query = Query { text: "b".to_owned(), ..Query::default() };
         let text = page(&shown(&jobs, &query), &query, "r1");
         assert_eq!(row(&text, "GPU hours")[..5], ["1", "0", "0", "0", ""]);
-        assert!(!text.contains("process hours") && text.contains(r#"data-events="/fleet/events?q=b&amp;from=""#), "{text}");
-        assert!(text.contains(r#"<a href="/?q=b">1 of 3 jobs</a>"#), "{text}");
+        assert!(text.contains(r#"data-events="/fleet/events?q=b&amp;from=""#), "{text}");
+        assert!(!text.contains("process hours") && text.contains(r#"<a href="/?q=b">1 of 3 jobs</a>"#), "{text}");
         let none = Query { text: "none".to_owned(), ..Query::default() };
         assert!(!fragment(&shown(&jobs, &none), &none).contains("<table"));
     }

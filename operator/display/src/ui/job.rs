@@ -86,7 +86,8 @@ mod tests {
         assert!(text.contains(r#"data-events="/jobs/toy/events?from=" data-revision="r1""#), "{text}");
         assert!(text.contains("/jobs/toy/status.json") && text.contains("being measured"), "{text}");
         assert!(text.contains(r#"<div data-curves="/jobs/toy/curves.json"><div id="live""#), "{text}");
-        let scripts = ["/assets/ui.js", "/assets/uplot.js", "/assets/charts.js"].map(|script| text.find(script).unwrap());
+        let scripts = ["/assets/ui.js", "/assets/uplot.js", "/assets/charts.js"];
+        let scripts = scripts.map(|script| text.find(script).unwrap());
         assert!(scripts.is_sorted(), "charts.js needs uPlot: {text}");
 
         let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});

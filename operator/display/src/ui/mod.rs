@@ -1,5 +1,5 @@
-//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, and sums over jobs. They work without
-//! scripts; these replace the live part of a page when the server sends a newer one, and pictures by charts.
+//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, and sums over jobs. They work
+//! without scripts; these replace the live part of a page when the server sends a newer one, and pictures by charts.
 
 pub mod compare;
 pub mod curves;

@@ -30,7 +30,9 @@ fn content(evidence: &Evidence, order: &Order) -> Markup {
     html! {
         @match stages(evidence, Some(order)) {
             Some(stages) => section { (stages) },
-            None if evidence.job.spec.search.is_empty() => p { "This job has no search: add spec.search to its manifest." },
+            None if evidence.job.spec.search.is_empty() => {
+                p { "This job has no search: add spec.search to its manifest." }
+            }
             None => p { "The search has not started yet: it follows the phases." },
         }
     }
@@ -42,7 +44,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn evidence(trials: Value) -> Evidence {
-        let objectives = json!([{"metric": "loss", "goal": "Minimize"}, {"metric": "itemsPerSecond", "goal": "Maximize"}]);
+        let objectives = json!([{"metric": "loss", "goal": "Minimize"},
+            {"metric": "itemsPerSecond", "goal": "Maximize"}]);
         let parameters = json!([{"name": "batchPerGpu", "min": "1", "max": "64"},
             {"name": "workload.optimizer", "values": ["sgd", "adam"]}]);
         let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}, "search": [

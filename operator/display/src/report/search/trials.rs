@@ -41,7 +41,9 @@ fn heading(column: &Column<'_>, order: Option<&Order>) -> Markup {
     html! {
         th.n[column.is_number()] scope="col" aria-sort=[sorted] {
             @if let Some(order) = order {
-                a href={ "?sort=" (encode(&order.by(column).text())) } { (column.heading()) span aria-hidden="true" { (arrow) } }
+                a href={ "?sort=" (encode(&order.by(column).text())) } {
+                    (column.heading()) span aria-hidden="true" { (arrow) }
+                }
             } @else {
                 (column.heading())
             }
