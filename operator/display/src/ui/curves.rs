@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 /// Maximum points of a line.
 const MOST: usize = 2_000;
-/// Maximum points of a chart, as long as each of its lines has [`FEWEST`] at most.
+/// Maximum points of a chart, if that leaves [`FEWEST`] of them to each line.
 const MOST_OF_CHART: usize = 20_000;
-/// Points that a line may have however many lines its chart has.
+/// Points that a line may have in any case.
 const FEWEST: usize = 30;
 
 /// A chart.

@@ -163,6 +163,7 @@ async fn events_of_one(
 async fn searched(State(library): State<Arc<Library>>, Path(key): Path<String>, RawQuery(query): RawQuery) -> Page {
     read(move || {
         let state = state(&library.read(), &key)?;
+        // As for the page of a job.
         let revision = revision(&state)?;
         let evidence = gather(&state)?;
         let order = Order::parse(&sort(&query.unwrap_or_default()), &evidence)?;
