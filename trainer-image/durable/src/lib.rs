@@ -3,7 +3,7 @@
 //! The new content is written to a temporary file in the same directory, which is then renamed over the old one.
 //! [`write()`] also flushes the file and its directory to disk: what it wrote survives a power failure. [`replace`]
 //! skips that, for files that are replaced several times a second. [`Replacement`] is for content that is written piece
-//! by piece.
+//! by piece, and [`NewDirectory`] for several files that appear together.
 //!
 //! A failed replacement leaves the old file unchanged and removes the temporary one. Errors are those of the operating
 //! system, without a path: the caller names the file.
@@ -15,6 +15,10 @@
 //! assert_eq!(std::fs::read(&path)?, b"{}");
 //! # Ok::<(), std::io::Error>(())
 //! ```
+
+mod new_directory;
+
+pub use new_directory::NewDirectory;
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -106,6 +106,7 @@ impl From<CheckpointError> for Ending {
         let message = error.to_string();
         match error {
             CheckpointError::Unreadable { .. } | CheckpointError::Foreign { .. } => Self::CheckpointUnreadable(message),
+            CheckpointError::Absent { .. } => Self::InvalidPlan(message),
             CheckpointError::Superseded { .. } => Self::Stopped(message),
             CheckpointError::NotFinite { .. } => Self::NonFinite(message),
             CheckpointError::Storage(error) if error.is_full() => Self::StorageFull(message),

@@ -10,6 +10,7 @@
 
 mod archive;
 mod author;
+mod choice;
 mod epoch;
 mod manifest;
 mod probe;
@@ -20,6 +21,7 @@ mod writer;
 
 pub use archive::{ArchiveError, archive, unpack};
 pub use author::Author;
+pub use choice::{Choice, Described, is_own_name};
 pub use manifest::Position;
 pub use probe::probe;
 pub use records::Records;
@@ -65,6 +67,14 @@ pub enum CheckpointError {
         /// The checkpoint.
         name: String,
         /// Its format and the remedy.
+        problem: String,
+    },
+    /// The storage has no such checkpoint.
+    #[error("{storage}: {problem}")]
+    Absent {
+        /// The storage.
+        storage: String,
+        /// What is missing, and the remedy.
         problem: String,
     },
     /// A tensor contains NaN or infinity: such a checkpoint must never be the newest.

@@ -86,8 +86,14 @@ pub(super) fn not_finite(tensors: &[(String, Array)]) -> Option<&str> {
 /// # Errors
 /// It is no safetensors file, or a tensor is neither float32 nor uint32.
 pub fn decode(bytes: &[u8]) -> Result<Tensors, String> {
+    decode_chosen(bytes, &|_| true)
+}
+
+/// As [`decode`], only the tensors whose names are `wanted`.
+pub(super) fn decode_chosen(bytes: &[u8], wanted: &dyn Fn(&str) -> bool) -> Result<Tensors, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
     file.iter()
+        .filter(|(name, _)| wanted(name))
         .map(|(name, view)| {
             let words = view.data().chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]);
             let data = match view.dtype() {
