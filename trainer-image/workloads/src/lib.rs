@@ -8,6 +8,7 @@ pub mod atft;
 pub mod forex;
 pub mod layered;
 pub mod loader;
+pub mod model_file;
 mod optimization;
 mod placement;
 pub mod random;

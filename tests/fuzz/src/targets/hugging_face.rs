@@ -3,6 +3,7 @@
 use crate::parts::parts;
 use crate::scratch;
 use pawl_graph::graph::{Init, Role, StateDecl, initial_value};
+use pawl_workloads::model_file::FloatFormat;
 use pawl_workloads::slm::hugging_face::WeightFiles;
 use pawl_workloads::slm::tokenizer::Tokenizer;
 use pawl_workloads::{atft, forex, slm, ups, vision_bdh};
@@ -45,7 +46,7 @@ pub fn config_json(input: &[u8]) {
     let Ok(config) = slm::config::Config::parse(asked.as_object().unwrap_or(&Map::new()), &Map::new()) else { return };
     let of = &config.architecture;
     assert!(of.heads.is_multiple_of(of.kv_heads) && of.local.as_ref().is_none_or(|local| local.window >= 16), "{of:?}");
-    assert!(slm::export::description(&config, true).is_ok());
+    assert!(slm::export::description(&config, FloatFormat::Bf16).is_ok());
 }
 
 /// `tokenizer.json` and `tokenizer_config.json`: ids of any text are below the size of the vocabulary.

@@ -1,5 +1,5 @@
-//! Exports trained weights as files that Hugging Face libraries can load: a safetensors file with adapters merged, in
-//! their naming, and `config.json`.
+//! What Hugging Face libraries need of a trained model: its weights with adapters merged, in their naming, and
+//! `config.json`; or the adapters alone, as PEFT has them.
 
 use super::SlmJob;
 use super::architecture::{LocalAttention, Method, Projection};
@@ -8,108 +8,65 @@ use super::config_json;
 use super::family::{Activation, Family};
 use super::weights::Weights;
 use crate::layered::overlay;
+use crate::model_file::FloatFormat;
 use crate::workload::WorkloadError;
-use pawl_durable::Replacement;
-use pawl_graph::array::Array;
-use pawl_graph::graph::{DType, GraphError, StateDecl, initial_value};
+use pawl_graph::array::{Array, Data};
+use pawl_graph::graph::{GraphError, Meta, StateDecl, initial_value};
 use serde_json::{Map, Value, json};
-use std::io::{BufWriter, Write};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Error of an export.
+/// Error of merging an adapter.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The checkpoint lacks a trainable weight.
+    /// The checkpoint lacks an adapter.
     #[error("the checkpoint has no {0}: it belongs to another model, or to another workload.config.method")]
     Missing(String),
-    /// A base weight cannot be read, or one of the checkpoint has another shape.
+    /// A base weight cannot be read.
     #[error(transparent)]
     Weight(#[from] GraphError),
-    /// The file cannot be written.
-    #[error("{path}: cannot be written: {source}; choose another directory")]
-    Io {
-        /// The file.
-        path: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
 }
 
-/// Writes the trained model to the file `to`: the initial weights of a launch of `job` with `seed`, updated by
-/// `trained` (states of a checkpoint by name); bfloat16 matrices if `narrow`, else float32. One weight at a time is in
-/// memory.
+/// Declarations of the adapters of a model; none where all weights are trained.
+pub fn adapters(job: &SlmJob) -> Vec<StateDecl> {
+    let (weights, config) = (job.weights(), job.config());
+    if config.method == Method::Full {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for layer in 0..config.architecture.layers {
+        all.extend(config.lora.targets.iter().flat_map(|&projection| weights.adapter_decls(layer, projection)));
+    }
+    all
+}
+
+/// The initial value of the base weight `decl` in a launch of `job` with `seed`, plus that of its adapter in
+/// `trained`: float32.
 ///
 /// # Errors
-/// When a weight is missing or writing fails; `to` is then not created.
-pub fn export(
+/// When an adapter is missing or the base weight cannot be read.
+pub fn merged(
     job: &SlmJob,
-    seed: u64,
-    trained: &dyn Fn(&str) -> Option<Array>,
-    narrow: bool,
-    to: &Path,
-) -> Result<(), ExportError> {
-    let weights = job.weights();
-    let all = weights.all();
-    let failed = |source| ExportError::Io { path: to.display().to_string(), source };
-    let mut out = BufWriter::new(Replacement::of(to).map_err(failed)?);
-    out.write_all(&header(&all, narrow)).map_err(failed)?;
-    for decl in &all {
-        let values = merged(job, &weights, decl, seed, trained)?;
-        let bytes: Vec<u8> = match narrow {
-            true => values.iter().flat_map(|&value| half::bf16::from_f32(value).to_le_bytes()).collect(),
-            false => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        };
-        out.write_all(&bytes).map_err(failed)?;
-    }
-    out.into_inner().map_err(|error| error.into_error()).and_then(Replacement::commit).map_err(failed)
-}
-
-/// Length and header of a safetensors file with `all` in order.
-fn header(all: &[StateDecl], narrow: bool) -> Vec<u8> {
-    let (name, size) = if narrow { ("BF16", 2) } else { ("F32", 4) };
-    let mut tensors = Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
-    let mut start = 0;
-    for decl in all {
-        let end = start + decl.meta.shape.elements() * size;
-        let entry = json!({"dtype": name, "shape": decl.meta.shape.dims(), "data_offsets": [start, end]});
-        tensors.insert(decl.name.clone(), entry);
-        start = end;
-    }
-    let mut text = Value::Object(tensors).to_string().into_bytes();
-    text.resize(text.len().next_multiple_of(8), b' ');
-    [&(text.len() as u64).to_le_bytes(), text.as_slice()].concat()
-}
-
-/// The trained value of a base weight: from the checkpoint, or its initial value plus that of its adapter.
-fn merged(
-    job: &SlmJob,
-    weights: &Weights<'_>,
     decl: &StateDecl,
     seed: u64,
-    trained: &dyn Fn(&str) -> Option<Array>,
-) -> Result<Vec<f32>, ExportError> {
-    let config = job.config();
-    let learnt = |decl: &StateDecl| {
-        let array = trained(&decl.name).ok_or_else(|| ExportError::Missing(decl.name.clone()))?;
-        if array.shape() != &decl.meta.shape {
-            return Err(ExportError::Missing(format!("{} of shape {}", decl.name, decl.meta.shape)));
-        }
-        Ok(narrowed(&array))
-    };
-    if config.method == Method::Full {
-        return learnt(decl);
-    }
+    trained: &BTreeMap<String, Array>,
+) -> Result<Array, ExportError> {
+    let (config, weights) = (job.config(), job.weights());
     // Rounded as the launch stored it: the adapters were trained with the rounded weight.
     let stored = match decl.meta.shape.rank() {
         1 => decl.clone(),
-        _ => StateDecl { meta: pawl_graph::graph::Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() },
+        _ => StateDecl { meta: Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() },
     };
-    let mut values = narrowed(&initial_value(&[&stored], &stored, seed)?);
+    let mut values = wide(&initial_value(&[&stored], &stored, seed)?);
     let pairs = (0..config.architecture.layers).flat_map(|layer| Projection::ALL.map(|projection| (layer, projection)));
     let adapted = pairs.into_iter().find(|&(layer, projection)| Weights::matrix_name(layer, projection) == decl.name);
     if let Some((layer, projection)) = adapted.filter(|(_, projection)| config.lora.targets.contains(projection)) {
         let [down, up] = weights.adapter_decls(layer, projection);
         let (rank, inputs) = (down.meta.shape[0], down.meta.shape[1]);
+        let learnt = |decl: &StateDecl| {
+            let array = trained.get(&decl.name).filter(|array| array.shape() == &decl.meta.shape);
+            array.map(wide).ok_or_else(|| ExportError::Missing(format!("{} of shape {}", decl.name, decl.meta.shape)))
+        };
         let (down, up) = (learnt(&down)?, learnt(&up)?);
         let scale = (config.lora.alpha / config.lora.rank as f64) as f32;
         for (row, up) in values.chunks_exact_mut(inputs).zip(up.chunks_exact(rank)) {
@@ -118,27 +75,45 @@ fn merged(
             }
         }
     }
-    Ok(values)
+    Ok(Array::new(&decl.meta.shape, Data::F32(values))?)
 }
 
-fn narrowed(array: &Array) -> Vec<f32> {
+fn wide(array: &Array) -> Vec<f32> {
     match array.data() {
-        pawl_graph::array::Data::F32(values) if array.dtype() == DType::F32 => values.clone(),
+        Data::F32(values) => values.clone(),
         _ => array.to_f64().iter().map(|&value| value as f32).collect(),
     }
 }
 
-/// The `config.json` of a trained model, with weights in bfloat16 if `narrow`, else in float32: that of the weights
-/// that training started from, if there is one, else a new one.
+/// The `adapter_config.json` of PEFT for adapters beside the weights in the directory `base`.
+pub fn adapter_description(config: &Config, base: &str) -> Value {
+    let module = |projection: &Projection| projection.path().rsplit('.').next().unwrap_or_default().to_owned();
+    let modules: Vec<String> = config.lora.targets.iter().map(module).collect();
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.lora.rank,
+        "lora_alpha": config.lora.alpha,
+        "lora_dropout": config.lora.dropout,
+        "target_modules": modules,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+    })
+}
+
+/// The `config.json` of a trained model with weights in `format`: that of the weights that training started from, if
+/// there is one, else a new one.
 ///
 /// # Errors
 /// When the file of the initial weights cannot be read.
-pub fn description(config: &Config, narrow: bool) -> Result<Value, WorkloadError> {
+pub fn description(config: &Config, format: FloatFormat) -> Result<Value, WorkloadError> {
     let original =
         config.weights.as_ref().map(|directory| config_json::read(Path::new(directory))).transpose()?.flatten();
     let mut fields = original.unwrap_or_else(|| new_description(config));
     fields.remove("dtype");
-    fields.insert("torch_dtype".to_owned(), json!(if narrow { "bfloat16" } else { "float32" }));
+    fields.insert("torch_dtype".to_owned(), json!(format.torch_name()));
     Ok(Value::Object(fields))
 }
 

@@ -12,10 +12,11 @@ use pawl_graph::graph::Role;
 use pawl_graph::recipe::{AttentionKernel, Precision as Arithmetic, Recipe};
 use pawl_workloads::Job;
 use pawl_workloads::layered::overlay;
+use pawl_workloads::model_file::{FloatFormat, ModelFile};
 use pawl_workloads::slm::SlmJob;
 use pawl_workloads::slm::architecture::Architecture;
 use pawl_workloads::slm::config_json::architecture;
-use pawl_workloads::slm::export::{description, export};
+use pawl_workloads::slm::export::{adapter_description, adapters, description, merged};
 use pawl_workloads::slm::family::Family;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
@@ -133,23 +134,42 @@ fn an_export_is_the_model_that_was_loaded() {
             .unwrap()
             .into_iter()
             .collect();
-        export(&full, 1, &|name| learnt.get(name).cloned(), true, &file).unwrap();
+        let mut written = ModelFile::create(&file, &full.weights().all(), FloatFormat::Bf16).unwrap();
+        learnt.iter().for_each(|(name, array)| written.write(name, array).unwrap());
+        written.finish().unwrap();
         assert!(tensors(&file) == tensors(&directory(name).join("model.safetensors")), "{name}: equal bytes");
         let mut original = config_json(&directory(name));
         original.remove("dtype");
         original.insert("torch_dtype".into(), json!("bfloat16"));
-        assert_eq!(description(full.config(), true).unwrap(), Value::Object(original));
+        assert_eq!(description(full.config(), FloatFormat::Bf16).unwrap(), Value::Object(original));
 
         // Adapters are merged, and the directory is one to start from.
         let lora = job(config(&directory(name), &adapted()), batches(2)).unwrap();
-        export(&lora, 1, &|name| reference.get(name).cloned(), false, &file).unwrap();
-        let text = description(lora.config(), false).unwrap().to_string();
+        std::fs::remove_file(&file).unwrap();
+        let mut written = ModelFile::create(&file, &lora.weights().all(), FloatFormat::F32).unwrap();
+        let whole = |decl| merged(&lora, decl, 1, &reference).unwrap();
+        lora.weights().all().iter().for_each(|decl| written.write(&decl.name, &whole(decl)).unwrap());
+        written.finish().unwrap();
+        let text = description(lora.config(), FloatFormat::F32).unwrap().to_string();
         std::fs::write(to.path().join("config.json"), text).unwrap();
-        let merged = job(config(to.path(), &json!({})), batches(2)).unwrap();
-        let (got, _) = logits(&Eager::cpu(), &merged, |_| {}, &reference["tokens"], &reference);
+        let again = job(config(to.path(), &json!({})), batches(2)).unwrap();
+        let (got, _) = logits(&Eager::cpu(), &again, |_| {}, &reference["tokens"], &reference);
         let error = distance(&got, &reference["logits.lora"].to_f64());
         assert!(error < 5e-6, "{name}: {error}");
     }
+}
+
+#[test]
+fn adapters_are_those_that_peft_reads() {
+    let full = job(config(&directory("llama3"), &json!({})), batches(2)).unwrap();
+    assert!(adapters(&full).is_empty());
+    let changes = json!({"method": "Lora", "lora": {"rank": 2, "alpha": 3.0, "targets": ["q", "down"]}});
+    let lora = job(config(&directory("llama3"), &changes), batches(2)).unwrap();
+    let names: Vec<String> = adapters(&lora).into_iter().map(|decl| decl.name).collect();
+    assert_eq!(names.len(), lora.config().architecture.layers * 4);
+    assert_eq!(names[1], "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight");
+    let said = adapter_description(lora.config(), "/base");
+    assert_eq!((&said["target_modules"], &said["r"]), (&json!(["q_proj", "down_proj"]), &json!(2)));
 }
 
 #[test]
