@@ -1,6 +1,8 @@
 //! `pawl-trainer`: runs the launch that the environment names, or prints the programs of a plan.
 
 use clap::{Parser, Subcommand, ValueEnum};
+use pawl_trainer::checkpoint::Choice;
+use pawl_trainer::export::{self, FloatFormat};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,23 +29,33 @@ enum Command {
         #[arg(long, default_value_t = 30)]
         kernels: usize,
     },
-    /// Exports the language model of a plan as a directory that Hugging Face libraries can load.
+    /// Exports the model of a plan: `model.safetensors` and what it is; a language model as a directory that Hugging
+    /// Face libraries load.
     Export {
         /// The launch's plan.json.
         #[arg(long)]
         plan: PathBuf,
-        /// The checkpoint storage, a directory or a URL; its best checkpoint is exported.
+        /// The checkpoint storage, a directory or a URL.
         #[arg(long)]
         checkpoints: String,
-        /// Export the newest checkpoint instead of the best one.
-        #[arg(long)]
-        newest: bool,
-        /// The output directory.
+        /// The checkpoint: best, last, or its name.
+        #[arg(long, default_value = "best")]
+        checkpoint: Choice,
+        /// The output directory, which must not exist or be empty.
         #[arg(long)]
         to: PathBuf,
-        /// Write weights in bfloat16 instead of float32.
+        /// Format of the weights.
+        #[arg(long, value_enum, default_value = "fp32")]
+        dtype: Dtype,
+        /// Export the weights themselves where evaluation uses their moving averages.
         #[arg(long)]
-        narrow: bool,
+        no_average: bool,
+        /// Write the adapters of a language model alone, as PEFT has them.
+        #[arg(long)]
+        adapter: bool,
+        /// Where the initial weights of a language model are now. Default: where its configuration says.
+        #[arg(long)]
+        weights: Option<PathBuf>,
     },
     /// Prints the programs of a plan, without running them.
     Plan {
@@ -57,6 +69,12 @@ enum Command {
         #[arg(long, value_enum, default_value = "graph")]
         dump: Dump,
     },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Dtype {
+    Fp32,
+    Bf16,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -80,8 +98,14 @@ fn main() -> ExitCode {
             };
             pawl_trainer::plan_file(&plan, world_size, view)
         }
-        Some(Command::Export { plan, checkpoints, newest, to, narrow }) => {
-            pawl_trainer::export::plan_file(&plan, &checkpoints, newest, narrow, &to)
+        Some(Command::Export { plan, checkpoints, checkpoint, to, dtype, no_average, adapter, weights }) => {
+            let format = match dtype {
+                Dtype::Fp32 => FloatFormat::F32,
+                Dtype::Bf16 => FloatFormat::Bf16,
+            };
+            let options = export::Options { format, averages: !no_average, adapter, weights };
+            let exported = export::plan_file(&plan, &checkpoints, &checkpoint, &options, &to);
+            exported.map(|exported| format!("{}: {exported}", to.display()))
         }
         Some(Command::Profile { plan, rounds, kernels }) => pawl_trainer::profile::plan_file(&plan, rounds, kernels),
     };
