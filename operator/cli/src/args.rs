@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod agent;
+pub mod export;
 #[cfg(feature = "cluster")]
 pub mod kubectl;
 #[cfg(feature = "cluster")]
@@ -105,6 +106,9 @@ pub enum Command {
         #[arg(short = 'o', long = "out", value_name = "FILE", default_value = "-")]
         out: PathBuf,
     },
+    /// Take the trained model out of a job: weights and configuration of a built-in workload, a language model as a
+    /// directory for Transformers, the checkpoint of a script as it is.
+    Export(export::ExportArgs),
     /// Export the hyperparameter search of a job.
     #[command(subcommand)]
     Search(search::SearchCommand),

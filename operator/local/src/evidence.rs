@@ -55,6 +55,17 @@ fn of_attempt(state: &StateDir, record: &AttemptRecord, reports: &[Report]) -> O
     MeasuredWith::new(attempt, launches, Provenance::whole(collected.as_ref(), reported))
 }
 
+/// The plan of the launch called `launch`, as far as `state` has it: of its attempts, or of their records.
+///
+/// # Errors
+/// [`StateError`] when a file of an attempt cannot be read.
+pub fn launch_plan(state: &StateDir, launch: &str) -> Result<Option<LaunchPlan>, StateError> {
+    let own = attempts::load(state)?.into_iter().flat_map(|record| record.plan.launches);
+    let recorded = records::load(state)?;
+    let recorded = recorded.iter().flat_map(|record| record.planned()).cloned();
+    Ok(own.chain(recorded).find(|plan| plan.launch == launch))
+}
+
 /// Writes the HTML report of the job in `state` to `path`.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 mod agent;
 mod dry_run;
+mod export;
 mod init;
 mod jobs;
 #[cfg(feature = "cluster")]
@@ -57,6 +58,7 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Replay { state, gates, output } => replay::replay(&state, gates.as_deref(), output),
         Command::Reproduce { job, out } => reproduce::reproduce(&job, &out),
         Command::Report { state, out } => report::report(&state, out.as_deref()),
+        Command::Export(arguments) => export::export(&arguments),
         Command::Search(SearchCommand::Export { state, export }) => search::export(&state, &export),
         Command::Plan(plan) => plan::plan(&plan),
         #[cfg(feature = "cluster")]

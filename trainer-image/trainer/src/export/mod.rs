@@ -180,8 +180,8 @@ fn of_file(error: ModelFileError) -> Ending {
     }
 }
 
-/// The end of an export to `to` that cannot be created.
-fn unusable(to: &Path, error: &io::Error) -> Ending {
+/// The end of an export to the directory `to`, which cannot be created.
+pub fn unusable(to: &Path, error: &io::Error) -> Ending {
     let invalid = |problem: &str| Ending::InvalidPlan(format!("{}: {problem}", to.display()));
     if error.kind() == io::ErrorKind::AlreadyExists {
         return invalid("exists already, and nothing is overwritten: choose another directory, or an empty one");

@@ -1,0 +1,41 @@
+//! The command line of `pawl export`.
+
+use clap::{Args, ValueEnum};
+use pawl_trainer::checkpoint::Choice;
+use std::path::PathBuf;
+
+/// `pawl export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The job: its manifest, the name of a job that was run here, a state directory, or a storage, such as the
+    /// directory to which `kubectl pawl fetch` has copied a checkpoint and the records.
+    #[arg(value_name = "JOB")]
+    pub job: PathBuf,
+    /// Output directory, which must not exist or be empty.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// The checkpoint: best, last, or its name.
+    #[arg(long, value_name = "CHECKPOINT", default_value = "best")]
+    pub checkpoint: Choice,
+    /// Format of the weights. Default: fp32, as checkpoints have them. Built-in workloads only.
+    #[arg(long, value_enum)]
+    pub dtype: Option<Dtype>,
+    /// Export the weights themselves where evaluation uses their moving averages. Built-in workloads only.
+    #[arg(long)]
+    pub no_average: bool,
+    /// Write the adapters of a language model alone, as PEFT reads them, instead of the merged weights.
+    #[arg(long)]
+    pub adapter: bool,
+    /// Where the initial weights of a language model are on this machine. Default: where workload.config.weights says.
+    #[arg(long, value_name = "DIR")]
+    pub weights: Option<PathBuf>,
+}
+
+/// Format of exported weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    /// 32-bit floats.
+    Fp32,
+    /// Brain floats of 16 bits.
+    Bf16,
+}

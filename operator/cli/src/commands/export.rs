@@ -1,0 +1,104 @@
+//! `pawl export`: takes the model out of a job that ran here, or whose storage was copied.
+
+mod script;
+
+use super::{print, source};
+use crate::args::export::{Dtype, ExportArgs};
+use crate::exit;
+use pawl_local::evidence::{displayed, launch_plan};
+use pawl_local::state::document::Document;
+use pawl_local::state::{StateDir, StateError};
+use pawl_trainer::checkpoint::{CheckpointError, Store};
+use pawl_trainer::ending::Ending;
+use pawl_trainer::export::{FloatFormat, Options};
+use std::process::ExitCode;
+
+/// Error of an export; nothing was written.
+#[derive(Debug, thiserror::Error)]
+enum ExportError {
+    /// There is nothing to export, or not in this way.
+    #[error("{0}")]
+    Input(String),
+    /// The state of the job cannot be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The checkpoint cannot be read, or the model cannot be written.
+    #[error(transparent)]
+    Model(#[from] Ending),
+}
+
+impl From<CheckpointError> for ExportError {
+    fn from(error: CheckpointError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl ExportError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Input(_)
+            | Self::Model(Ending::InvalidPlan(_) | Ending::Unsupported(_) | Ending::CheckpointUnreadable(_)) => {
+                exit::INPUT
+            }
+            Self::State(_) => exit::STATE,
+            Self::Model(_) => exit::FAILED,
+        }
+    }
+}
+
+/// Exports the model and prints the path of its directory; what it is goes to standard error.
+pub fn export(arguments: &ExportArgs) -> ExitCode {
+    let (state, document) = match source::recorded(&source::named(&arguments.job)) {
+        Ok(found) => found,
+        Err(code) => return code,
+    };
+    let exported = match document.job.spec.workload.name {
+        Some(_) => model(arguments, &state, &document),
+        None => script::copy(arguments, &state, &document),
+    };
+    match exported {
+        Ok(what) => {
+            exit::say(&what);
+            print(&format!("{}\n", displayed(&arguments.to)))
+        }
+        Err(error) => exit::with_error(error.code(), &error),
+    }
+}
+
+/// Exports the model of a built-in workload.
+fn model(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
+    let directory = document.status.training.as_ref().and_then(|training| training.directory.as_ref());
+    let storage = storage(state, document);
+    let storage = directory.map_or(storage.clone(), |directory| format!("{storage}/{directory}"));
+    let store = Store::open(&storage)?;
+    let found = store.choose(&arguments.checkpoint)?;
+    let launch = &found.author.launch;
+    let plan = launch_plan(state, launch)?.ok_or_else(|| {
+        ExportError::Input(format!(
+            "{}: has no plan of {launch}, the launch that wrote checkpoint {}: name the state directory in which it ran, or copy \
+             the records with `kubectl pawl fetch JOB --records`",
+            state.attempts().display(),
+            found.reference.name
+        ))
+    })?;
+    let options = Options {
+        format: match arguments.dtype {
+            Some(Dtype::Bf16) => FloatFormat::Bf16,
+            Some(Dtype::Fp32) | None => FloatFormat::F32,
+        },
+        averages: !arguments.no_average,
+        adapter: arguments.adapter,
+        weights: arguments.weights.clone(),
+    };
+    Ok(pawl_trainer::export::export(&plan, &store, &found, &options, &arguments.to)?.to_string())
+}
+
+/// The storage of the job, URL or path, without a slash at its end.
+fn storage(state: &StateDir, document: &Document) -> String {
+    let own = || state.checkpoints().to_string_lossy().into_owned();
+    let storage = match state.storage() {
+        Some(copied) => copied.to_string_lossy().into_owned(),
+        None => pawl_decision::storage::location(&document.job).unwrap_or_else(own),
+    };
+    storage.trim_end_matches('/').to_owned()
+}
