@@ -4,7 +4,9 @@
 
 use pawl_contract::exit::Outcome;
 use pawl_graph::array::{Array, Data};
-use pawl_trainer::checkpoint::{Author, Checkpoint, CheckpointError, Position, Store, Writer, archive, probe, unpack};
+use pawl_trainer::checkpoint::{
+    Author, Checkpoint, CheckpointError, Choice, Position, Store, Tensors, Writer, archive, probe, unpack,
+};
 use pawl_trainer::ending::Ending;
 use pawl_trainer::losses::SpikeWatch;
 use proptest::prelude::*;
@@ -253,6 +255,39 @@ fn a_checkpoint_of_a_later_format_is_an_error_and_is_never_deleted() {
     }
     assert_eq!(folders(dir.path()).len(), 2, "the newest, and the one that is not understood");
     assert!(dir.path().join(newer).join("model-00001-of-00001.safetensors").exists());
+}
+
+#[test]
+fn a_checkpoint_is_chosen_by_its_manifest_and_read_in_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = store(dir.path(), 1);
+    let url = dir.path().to_str().unwrap();
+    let choose = |choice: &str| Store::open(url).unwrap().choose(&choice.parse().unwrap());
+    assert!(matches!(choose("last"), Err(CheckpointError::Absent { .. })));
+    let best = writer.save_best(&mut checkpoint(10), "loss", 0.5).unwrap();
+    let mut later = checkpoint(20);
+    later.position.best_checkpoint = Some(best.clone());
+    let last = writer.save(&later).unwrap();
+    let name = |choice: &str| choose(choice).unwrap().reference.name;
+    assert_eq!([name("best"), name("last"), name(&best.checkpoint.name)], [&best.checkpoint.name, &last.name, &best.checkpoint.name].map(String::clone));
+    let message = choose("../x").unwrap_err().to_string();
+    assert!(message.contains("no name of a checkpoint"), "{message}");
+
+    let store = Store::open(url).unwrap();
+    let found = store.choose(&Choice::Last).unwrap();
+    let mut read = Tensors::new();
+    let wanted = |name: &str| name.starts_with("operator");
+    let mut take = |name: &str, array: Array| {
+        read.push((name.to_owned(), array));
+        Ok::<(), CheckpointError>(())
+    };
+    store.each(&found, &wanted, &mut take).unwrap();
+    assert!(read == checkpoint(20).tensors[1..], "the wanted one alone");
+
+    // As in the copy of one checkpoint.
+    fs::remove_dir_all(dir.path().join(&best.checkpoint.name)).unwrap();
+    let message = choose("best").unwrap_err().to_string();
+    assert!(message.contains(&best.checkpoint.name) && message.contains(&last.name), "{message}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// Error of an export; nothing was written.
 #[derive(Debug, thiserror::Error)]
-enum ExportError {
+pub enum ExportError {
     /// There is nothing to export, or not in this way.
     #[error("{0}")]
     Input(String),

@@ -4,6 +4,7 @@
 
 mod atft;
 mod candle;
+mod export;
 mod forex;
 mod one_rank;
 mod results;
