@@ -268,8 +268,10 @@ fn a_checkpoint_is_chosen_by_its_manifest_and_read_in_parts() {
     let mut later = checkpoint(20);
     later.position.best_checkpoint = Some(best.clone());
     let last = writer.save(&later).unwrap();
-    let name = |choice: &str| choose(choice).unwrap().reference.name;
-    assert_eq!([name("best"), name("last"), name(&best.checkpoint.name)], [&best.checkpoint.name, &last.name, &best.checkpoint.name].map(String::clone));
+    let best = best.checkpoint.name;
+    for (choice, expected) in [("best", &best), ("last", &last.name), (best.as_str(), &best)] {
+        assert_eq!(choose(choice).unwrap().reference.name, *expected);
+    }
     let message = choose("../x").unwrap_err().to_string();
     assert!(message.contains("no name of a checkpoint"), "{message}");
 
@@ -285,9 +287,9 @@ fn a_checkpoint_is_chosen_by_its_manifest_and_read_in_parts() {
     assert!(read == checkpoint(20).tensors[1..], "the wanted one alone");
 
     // As in the copy of one checkpoint.
-    fs::remove_dir_all(dir.path().join(&best.checkpoint.name)).unwrap();
+    fs::remove_dir_all(dir.path().join(&best)).unwrap();
     let message = choose("best").unwrap_err().to_string();
-    assert!(message.contains(&best.checkpoint.name) && message.contains(&last.name), "{message}");
+    assert!(message.contains(&best) && message.contains(&last.name), "{message}");
 }
 
 #[test]

@@ -75,8 +75,8 @@ fn model(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Resul
     let launch = &found.author.launch;
     let plan = launch_plan(state, launch)?.ok_or_else(|| {
         ExportError::Input(format!(
-            "{}: has no plan of {launch}, the launch that wrote checkpoint {}: name the state directory in which it ran, or copy \
-             the records with `kubectl pawl fetch JOB --records`",
+            "{}: has no plan of {launch}, the launch that wrote checkpoint {}: name the state directory in which it \
+             ran, or copy the records with `kubectl pawl fetch JOB --records`",
             state.attempts().display(),
             found.reference.name
         ))

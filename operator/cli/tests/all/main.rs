@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod export;
 mod interrupted;
 mod killed;
 mod plain;

@@ -99,8 +99,8 @@ fn narrow_weights_are_the_nearest_ones() {
     assert_eq!(read.len(), wide.len());
     for (name, tensor) in read.iter() {
         assert_eq!(tensor.dtype(), Dtype::BF16, "{name}");
-        let halves = tensor.data().chunks_exact(2).map(|half| f64::from(f32::from_bits(u32::from_le_bytes([0, 0, half[0], half[1]]))));
-        for (narrow, wide) in halves.zip(wide[name].to_f64()) {
+        let value = |half: &[u8]| f64::from(f32::from_le_bytes([0, 0, half[0], half[1]]));
+        for (narrow, wide) in tensor.data().chunks_exact(2).map(value).zip(wide[name].to_f64()) {
             assert!((narrow - wide).abs() <= wide.abs() / 256.0, "{name}: {narrow} {wide}");
         }
     }

@@ -27,8 +27,8 @@ const PIECE: usize = 1 << 20;
 /// When there is no such checkpoint here, a file of it differs from its hash, or it cannot be copied.
 pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
     if arguments.dtype.is_some() || arguments.no_average || arguments.adapter || arguments.weights.is_some() {
-        let problem = "--dtype, --no-average, --adapter and --weights are for the built-in workloads: leave them out, as the \
-                       checkpoint of a script is copied as it is";
+        let problem = "--dtype, --no-average, --adapter and --weights are for the built-in workloads: leave them out, \
+                       as the checkpoint of a script is copied as it is";
         return Err(ExportError::Input(problem.to_owned()));
     }
     let training = document.status.training.clone().unwrap_or_default();
@@ -44,8 +44,8 @@ pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Re
     verify(&from, &name)?;
     let to = &arguments.to;
     let new = NewDirectory::at(to).map_err(|error| unusable(to, &error))?;
-    let target = if from.is_dir() { new.path().to_owned() } else { new.path().join(from.file_name().unwrap_or_default()) };
-    copy_all(&from, &target)?;
+    let file = from.file_name().filter(|_| !from.is_dir());
+    copy_all(&from, &file.map_or_else(|| new.path().to_owned(), |file| new.path().join(file)))?;
     new.commit().map_err(|error| unusable(to, &error))?;
     Ok(format!("checkpoint {name}: copied as the script wrote it"))
 }
@@ -77,7 +77,8 @@ fn local(storage: &str) -> Result<PathBuf, ExportError> {
         None => Ok(PathBuf::from(storage)),
         Some(("file", path)) => Ok(PathBuf::from(path)),
         Some(_) => {
-            let problem = "the checkpoints of scripts are exported from a directory: copy the storage here, and name the copy";
+            let problem = "the checkpoints of scripts are exported from a directory: copy the storage here, and name \
+                           the copy";
             Err(ExportError::Input(format!("{storage}: {problem}")))
         }
     }
