@@ -44,7 +44,7 @@ pub enum ModelFileError {
     #[error("the checkpoint has no {0}: it belongs to another model, or to another configuration of it")]
     Missing(String),
     /// The checkpoint has a tensor of another shape or type.
-    #[error("the checkpoint has {name} of shape {shape}: it belongs to another model, or to another configuration of it")]
+    #[error("the checkpoint has {name} of shape {shape}: it belongs to another model or another configuration of it")]
     Other {
         /// The tensor.
         name: String,

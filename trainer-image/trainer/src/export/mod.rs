@@ -85,8 +85,8 @@ pub fn plan_file(
     export(&plan, &store, &store.choose(choice)?, options, to)
 }
 
-/// Exports the checkpoint `found` in `store`, which a launch of `plan` has written, to the directory `to`, which appears
-/// at once and complete.
+/// Exports the checkpoint `found` in `store`, which a launch of `plan` has written, to the directory `to`, which
+/// appears at once and complete.
 ///
 /// # Errors
 /// [`Ending::InvalidPlan`] when the checkpoint is of another plan, an option has no meaning for the workload, or `to`
@@ -194,5 +194,8 @@ pub fn unusable(to: &Path, error: &io::Error) -> Ending {
 
 /// The end of an export that could not be written.
 fn failed(message: String, error: &io::Error) -> Ending {
-    if Outcome::of_error(error) == Outcome::StorageFull { Ending::StorageFull(message) } else { Ending::Failed(message) }
+    match Outcome::of_error(error) == Outcome::StorageFull {
+        true => Ending::StorageFull(message),
+        false => Ending::Failed(message),
+    }
 }

@@ -6,7 +6,7 @@ use pawl_contract::plan::LaunchPlan;
 use pawl_graph::array::Array;
 use pawl_graph::optim::AVERAGE;
 use pawl_workloads::Job;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// A checkpoint to export.
 pub struct Source<'a> {
@@ -17,7 +17,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The checkpoint `found` in `store`, with the moving averages of its states in their place if `averages`.
+    /// The checkpoint `found` in `store`: of states that have one, the moving average if `averages`, else the value.
     ///
     /// # Errors
     /// [`Ending::InvalidPlan`] when it is of another workload or seed than `plan`.
@@ -28,12 +28,13 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Passes the trained values of the states whose names are `wanted` to `take`, in no order. That of a state with a
-    /// moving average may be passed before its average, but not after it. Returns the number of averages.
+    /// Passes the trained values of the states whose names are `wanted` to `take`, in no order. Of value and average of
+    /// a state, the one that is not exported may be passed too, before the other one: the last one counts. Returns the
+    /// number of averages that count.
     ///
     /// # Errors
-    /// [`Ending::CheckpointUnreadable`] when a file of the checkpoint differs from its hash, [`Ending::InvalidPlan`] when
-    /// its frozen arrays are not those of `job`; when storage cannot be read, and what `take` returns.
+    /// [`Ending::CheckpointUnreadable`] when a file of the checkpoint differs from its hash, [`Ending::InvalidPlan`]
+    /// when its frozen arrays are not those of `job`; when storage cannot be read, and what `take` returns.
     pub fn each(
         &self,
         job: &dyn Job,
@@ -42,28 +43,23 @@ impl<'a> Source<'a> {
     ) -> Result<usize, Ending> {
         let extras = job.extras();
         let is_extra = |name: &str| extras.iter().any(|(known, _)| known == name);
-        let chosen = |name: &str| is_extra(name) || wanted(self.averaged(name).unwrap_or(name));
-        let (mut frozen, mut averaged) = (Tensors::new(), HashSet::new());
+        let chosen = |name: &str| is_extra(name) || wanted(name.strip_prefix(AVERAGE).unwrap_or(name));
+        // Names, and whether the average was passed last.
+        let (mut frozen, mut passed) = (Tensors::new(), HashMap::<String, bool>::new());
         self.store.each::<Ending>(self.found, &chosen, &mut |name, array| {
             if is_extra(name) {
                 frozen.push((name.to_owned(), array.clone()));
             }
-            match self.averaged(name) {
-                Some(of) => {
-                    averaged.insert(of.to_owned());
-                    take(of, array)
-                }
-                None if averaged.contains(name) || !wanted(name) => Ok(()),
-                None => take(name, array),
+            let average = name.strip_prefix(AVERAGE);
+            let state = average.unwrap_or(name);
+            if !wanted(state) || passed.get(state) == Some(&self.averages) {
+                return Ok(());
             }
+            passed.insert(state.to_owned(), average.is_some());
+            take(state, array)
         })?;
         self.require(frozen, |checkpoint| checkpoint.fits(self.workload, &extras))?;
-        Ok(averaged.len())
-    }
-
-    /// The state whose moving average is called `name`, if averages are exported.
-    fn averaged<'n>(&self, name: &'n str) -> Option<&'n str> {
-        name.strip_prefix(AVERAGE).filter(|_| self.averages)
+        Ok(passed.values().filter(|average| **average).count())
     }
 
     /// Checks a checkpoint of the same position with these tensors.

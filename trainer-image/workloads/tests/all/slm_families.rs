@@ -147,8 +147,9 @@ fn an_export_is_the_model_that_was_loaded() {
         let lora = job(config(&directory(name), &adapted()), batches(2)).unwrap();
         std::fs::remove_file(&file).unwrap();
         let mut written = ModelFile::create(&file, &lora.weights().all(), FloatFormat::F32).unwrap();
-        let whole = |decl| merged(&lora, decl, 1, &reference).unwrap();
-        lora.weights().all().iter().for_each(|decl| written.write(&decl.name, &whole(decl)).unwrap());
+        for decl in lora.weights().all() {
+            written.write(&decl.name, &merged(&lora, &decl, 1, &reference).unwrap()).unwrap();
+        }
         written.finish().unwrap();
         let text = description(lora.config(), FloatFormat::F32).unwrap().to_string();
         std::fs::write(to.path().join("config.json"), text).unwrap();
