@@ -45,7 +45,7 @@ pub struct Disturbance<N = f64> {
     /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_pressure: Option<N>,
-    /// Programs other than the launch computed: of the time of all CPUs of the machine.
+    /// Programs other than the launch computed, beyond what was left idle: of the time of all CPUs of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_cpu_share: Option<N>,
     /// The CPU limit of the container stopped the launch: of the periods in which the limit is enforced.

@@ -163,12 +163,15 @@ impl Counts {
     }
 }
 
-/// The share of the CPU time that programs took which the agent has not started.
+/// The share of the CPU time that programs took which the agent has not started, beyond what was left idle: neighbours
+/// on a machine with free CPUs disturb nobody.
 fn others(before: &CpuTime, after: &CpuTime) -> Option<f64> {
-    let programs = after.machine.programs.checked_sub(before.machine.programs)?;
+    let passed = |ticks: fn(&MachineTicks) -> u64| ticks(&after.machine).checked_sub(ticks(&before.machine));
+    let (programs, all) = (passed(|machine| machine.programs)?, passed(|machine| machine.all)?);
+    let idle = all.checked_sub(passed(|machine| machine.busy)?)?;
     // Ticks are rounded differently there.
     let others = programs.saturating_sub(after.own.checked_sub(before.own)?);
-    share(others as f64, after.machine.all.checked_sub(before.machine.all)? as f64)
+    share(others.saturating_sub(idle) as f64, all as f64)
 }
 
 /// Two digits say enough, and are short in messages.
@@ -204,15 +207,21 @@ mod tests {
 
     #[test]
     fn other_programs_are_those_that_the_agent_has_not_started() {
-        let time = |programs, all, own| Some(CpuTime { machine: MachineTicks { busy: 0, programs, all }, own });
-        let counts = |time| Counts { time, ..Counts::default() };
-        let before = counts(time(1000, 5000, 300));
-        let others = |own, wall| before.shares(&counts(time(1300, 5400, own)), wall).other_cpu_share;
+        let time = |programs, own, idle| {
+            let machine = MachineTicks { busy: 4000 - idle, programs, all: 4000 };
+            let before = MachineTicks { busy: 3600, programs: 1000, all: 3600 };
+            [CpuTime { machine: before, own: 300 }, CpuTime { machine, own }]
+                .map(|time| Counts { time: Some(time), ..Counts::default() })
+        };
+        let share = |[before, after]: [Counts; 2], wall| before.shares(&after, wall).other_cpu_share;
+        let others = |own, wall| share(time(1300, own, 0), wall);
         assert_eq!(others(600, SECOND), Some(0.0));
         assert_eq!(others(604, SECOND), Some(0.0), "the counts are rounded");
         assert_eq!(others(436, SECOND), Some(0.41));
         assert_eq!(others(436, LEAST / 2), None, "that is too short");
         assert_eq!(others(299, SECOND), None, "a process has left the tree");
+        assert_eq!(share(time(1200, 400, 100), SECOND), Some(0.0), "as much was left idle");
+        assert_eq!(share(time(1300, 400, 60), SECOND), Some(0.35), "they took more than that");
     }
 
     #[test]

@@ -14,12 +14,12 @@ use pawl_contract::script::Monitor;
 use std::process::Command;
 use tempfile::tempdir;
 
-/// Programs that compute until they are dropped, and that nobody here has started: one for two CPUs.
+/// Programs that compute until they are dropped, and that nobody here has started: one for each CPU.
 struct Others(Vec<String>);
 
 impl Others {
     fn start() -> Self {
-        let count = std::thread::available_parallelism().unwrap().get().div_ceil(2);
+        let count = std::thread::available_parallelism().unwrap().get();
         // Their shell ends at once, so that they are no descendants of this process.
         let one = "(while :; do :; done) > /dev/null 2>&1 & echo $!";
         let start = |_| Command::new("sh").args(["-c", one]).output().unwrap().stdout;
@@ -55,10 +55,11 @@ async fn observed(step: &str) -> Disturbance {
 /// In a container that may use some of the CPUs of its machine only, nobody else disturbs it.
 #[tokio::test]
 async fn programs_beside_a_script_are_seen_and_its_own_work_is_not_theirs() {
-    let quiet = observed("begin = time.time()\n    while time.time() < begin + 0.1: pass").await;
+    let computes = "begin = time.time()\n    while time.time() < begin + 0.1: pass";
+    let quiet = observed(computes).await;
     let Some(quiet) = quiet.other_cpu_share else { return };
     let others = Others::start();
-    let busy = observed("time.sleep(0.1)").await;
+    let busy = observed(computes).await;
     drop(others);
     // Other programs of this machine may run in both.
     let share = busy.other_cpu_share.unwrap();
