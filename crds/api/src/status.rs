@@ -23,8 +23,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum number of launches kept as evidence per task: 7 pairs.
-pub const MAX_LAUNCHES: usize = 14;
+/// Maximum number of launches kept as evidence per task: the pairs of the last look, each of which may have been
+/// repeated, and what the looks before it repeated.
+pub const MAX_LAUNCHES: usize = 32;
 
 /// The status of a `TrainingJob`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

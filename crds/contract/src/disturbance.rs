@@ -1,8 +1,8 @@
-//! What else happened on the machine of a launch, and when it is certain that the launch did not cause it.
+//! What else happened on the machine of a launch, and when others caused it.
 //!
 //! Shares are about the time in which a launch was measured, and say nothing of its speed. Pressure on CPUs, memory and
-//! disks, and a CPU limit, may be what the settings of a launch do: they are compared with other launches of the same
-//! settings only. What comes from outside is compared with a fixed share, the same for every launch.
+//! disks, a CPU limit, and a GPU that is too hot may be what the settings of a launch do: they are compared with other
+//! launches of the same settings only. What comes from outside is compared with a fixed share, the same for every pair.
 
 use crate::measured::Disturbance;
 use std::fmt;
@@ -26,8 +26,8 @@ pub enum DisturbanceKind {
     SharedGpu,
 }
 
-/// Above it, other programs are more than the background of an idle machine, which takes 1 to 3 % of two cores; they
-/// can take about as much of the speed of a launch that uses all cores.
+/// Above it, beyond what the launches left idle, other programs are more than the background of a machine, which takes 1
+/// to 3 % of two cores; they can take about as much of the speed of a launch that uses all cores.
 const OTHER_CPU: f64 = 0.1;
 /// Above it, it is more than one look in five. A GPU is looked at once a second: in a window of some seconds, a single
 /// look is chance.
@@ -62,8 +62,13 @@ impl DisturbanceKind {
     const fn most(self) -> Option<f64> {
         match self {
             Self::OtherCpu => Some(OTHER_CPU),
-            Self::GpuThrottled | Self::SharedGpu => Some(GPU),
-            Self::CpuPressure | Self::MemoryPressure | Self::IoPressure | Self::CpuThrottled => None,
+            Self::SharedGpu => Some(GPU),
+            Self::CpuPressure
+            | Self::MemoryPressure
+            | Self::IoPressure
+            | Self::CpuThrottled
+            // A candidate that computes more is hotter.
+            | Self::GpuThrottled => None,
         }
     }
 }
@@ -94,6 +99,7 @@ impl<N> Disturbance<N> {
             cpu_throttled_share,
             throttled_share,
             shared_gpu_share,
+            idle_cpu_share: _,
         } = self;
         let share = match kind {
             DisturbanceKind::CpuPressure => cpu_pressure,
@@ -108,26 +114,36 @@ impl<N> Disturbance<N> {
     }
 }
 
-impl Disturbance {
-    /// What disturbed the launch from outside, and its share; of several, the one with the largest share. `None`: it
-    /// was not disturbed, or nothing was observed.
-    ///
-    /// ```
-    /// use pawl_contract::disturbance::DisturbanceKind;
-    /// use pawl_contract::measured::Disturbance;
-    ///
-    /// let busy = Disturbance { cpu_pressure: Some(0.9), other_cpu_share: Some(0.41), ..Disturbance::default() };
-    /// assert_eq!(busy.from_outside(), Some((DisturbanceKind::OtherCpu, 0.41)));
-    /// let own = Disturbance { cpu_pressure: Some(0.9), other_cpu_share: Some(0.1), ..Disturbance::default() };
-    /// assert_eq!(own.from_outside(), None);
-    /// ```
-    pub fn from_outside(&self) -> Option<(DisturbanceKind, f64)> {
-        let disturbed = |kind: DisturbanceKind| {
-            let share = *self.share(kind)?;
-            kind.most().filter(|most| share > *most).map(|_| (kind, share))
-        };
-        DisturbanceKind::ALL.into_iter().filter_map(disturbed).max_by(|a, b| a.1.total_cmp(&b.1))
-    }
+/// What disturbed the launches of a pair from outside, and its share in the launch that had more of it; of several
+/// kinds, the one with the largest share. `None`: they were not disturbed, or nothing was observed.
+///
+/// Both launches are looked at together: how many CPUs one leaves idle depends on its settings, and on its speed.
+///
+/// ```
+/// use pawl_contract::disturbance::{DisturbanceKind, from_outside};
+/// use pawl_contract::measured::Disturbance;
+///
+/// let observed = |other: f64, idle: f64| Disturbance {
+///     cpu_pressure: Some(0.9),
+///     other_cpu_share: Some(other),
+///     idle_cpu_share: Some(idle),
+///     ..Disturbance::default()
+/// };
+/// let calm = observed(0.02, 0.4);
+/// assert_eq!(from_outside([&calm, &observed(0.41, 0.05)]), Some((DisturbanceKind::OtherCpu, 0.41)));
+/// assert_eq!(from_outside([&calm, &observed(0.41, 0.35)]), None);
+/// ```
+pub fn from_outside(pair: [&Disturbance; 2]) -> Option<(DisturbanceKind, f64)> {
+    let observed = |share: &dyn Fn(&Disturbance) -> Option<f64>, of_both: fn(f64, f64) -> f64| {
+        pair.iter().filter_map(|launch| share(launch)).reduce(of_both)
+    };
+    let idle = observed(&|launch| launch.idle_cpu_share, f64::min).unwrap_or(0.0);
+    let disturbed = |kind: DisturbanceKind| {
+        let share = observed(&|launch| launch.share(kind).copied(), f64::max)?;
+        let taken = if kind == DisturbanceKind::OtherCpu { share - idle } else { share };
+        kind.most().filter(|most| taken > *most).map(|_| (kind, share))
+    };
+    DisturbanceKind::ALL.into_iter().filter_map(disturbed).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 #[cfg(test)]
@@ -144,6 +160,7 @@ mod tests {
             cpu_throttled_share: Some(0.05),
             throttled_share: Some(0.06),
             shared_gpu_share: Some(0.07),
+            idle_cpu_share: None,
         };
         let json = serde_json::to_value(&ones).unwrap();
         assert_eq!(json.as_object().unwrap().len(), DisturbanceKind::ALL.len());
@@ -159,13 +176,32 @@ mod tests {
             memory_pressure: Some(share),
             io_pressure: Some(share),
             cpu_throttled_share: Some(share),
+            throttled_share: Some(share),
             ..Disturbance::default()
         };
-        assert_eq!(all(1.0).from_outside(), None);
-        assert_eq!(Disturbance::default().from_outside(), None);
+        let calm = Disturbance::default();
+        assert_eq!((from_outside([&all(1.0), &calm]), from_outside([&calm, &calm])), (None, None));
         let shared = Disturbance { shared_gpu_share: Some(0.5), other_cpu_share: Some(0.3), ..all(1.0) };
-        assert_eq!(shared.from_outside(), Some((DisturbanceKind::SharedGpu, 0.5)));
-        let chance = Disturbance { throttled_share: Some(0.2), shared_gpu_share: Some(f64::NAN), ..all(0.0) };
-        assert_eq!(chance.from_outside(), None);
+        for pair in [[&shared, &calm], [&calm, &shared]] {
+            assert_eq!(from_outside(pair), Some((DisturbanceKind::SharedGpu, 0.5)));
+        }
+        let chance = Disturbance { shared_gpu_share: Some(0.2), ..all(0.0) };
+        let unknown = Disturbance { shared_gpu_share: Some(f64::NAN), ..all(0.0) };
+        assert_eq!((from_outside([&chance, &calm]), from_outside([&unknown, &calm])), (None, None));
+    }
+
+    #[test]
+    fn neighbors_disturb_where_a_launch_of_the_pair_needs_their_cpus() {
+        let observed = |other: f64, idle: f64| Disturbance {
+            other_cpu_share: Some(other),
+            idle_cpu_share: Some(idle),
+            ..Disturbance::default()
+        };
+        let modest = observed(0.5, 0.45);
+        assert_eq!(from_outside([&modest, &modest]), None);
+        // The other launch of the pair, such as with more workers, would have used the idle CPUs.
+        for pair in [[&modest, &observed(0.3, 0.0)], [&observed(0.3, 0.0), &modest]] {
+            assert_eq!(from_outside(pair), Some((DisturbanceKind::OtherCpu, 0.5)));
+        }
     }
 }

@@ -45,9 +45,12 @@ pub struct Disturbance<N = f64> {
     /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_pressure: Option<N>,
-    /// Programs other than the launch computed, beyond what was left idle: of the time of all CPUs of the machine.
+    /// Programs other than the launch computed: of the time of all CPUs of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_cpu_share: Option<N>,
+    /// Nothing computed: of the time of all CPUs of the machine. Neighbors on a machine with idle CPUs disturb nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_cpu_share: Option<N>,
     /// The CPU limit of the container stopped the launch: of the periods in which the limit is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_throttled_share: Option<N>,
@@ -179,6 +182,7 @@ impl<N> Disturbance<N> {
             memory_pressure: share(&self.memory_pressure),
             io_pressure: share(&self.io_pressure),
             other_cpu_share: share(&self.other_cpu_share),
+            idle_cpu_share: share(&self.idle_cpu_share),
             cpu_throttled_share: share(&self.cpu_throttled_share),
             throttled_share: share(&self.throttled_share),
             shared_gpu_share: share(&self.shared_gpu_share),

@@ -213,6 +213,7 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         ("float8OverflowShare", *float8_overflow_share, SHARE),
         ("float8UnderflowShare", *float8_underflow_share, SHARE),
         ("initialWeightsShare", *initial_weights_share, SHARE),
+        ("idleCpuShare", disturbance.idle_cpu_share, SHARE),
         ("stopSeconds", stop_seconds, (0.0, TIME)),
     ];
     let counted = counts.into_iter().find_map(|(field, value, most)| count(field, value?, most));

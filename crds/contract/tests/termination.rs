@@ -49,12 +49,13 @@ prop_compose! {
         (steps, items) in any::<(u64, u64)>(),
         [validation, first_validation] in prop::array::uniform2(of(validation())),
         steady in of(any::<bool>()),
-        shares in prop::array::uniform7(of(any::<f64>())),
+        shares in prop::array::uniform8(of(any::<f64>())),
     ) -> Measured {
         Measured {
             disturbance: Disturbance {
                 cpu_pressure: shares[0], memory_pressure: shares[1], io_pressure: shares[2], other_cpu_share: shares[3],
                 cpu_throttled_share: shares[4], throttled_share: shares[5], shared_gpu_share: shares[6],
+                idle_cpu_share: shares[7],
             },
             steady, steps, items, first_validation, validation, wall_seconds: rates[0], items_per_second: rates[1],
             step_seconds: step.map(|[p10, median, p90]| Spread { p10, median, p90 }), loss: rates[2],
@@ -214,6 +215,7 @@ fn seven_pairs_on_a_busy_machine_keep_what_disturbed_them() {
             cpu_throttled_share: Some(0.02),
             throttled_share: Some(0.25),
             shared_gpu_share: Some(0.33),
+            idle_cpu_share: Some(0.05),
         };
         launch
     };

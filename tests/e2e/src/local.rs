@@ -38,7 +38,7 @@ pub fn pawl_run_in(state: &Path, manifest: &Path, arguments: &[&str]) -> Value {
 /// What a status says apart from when and where it happened, what that took, and how far the training was when somebody
 /// last asked a running gang: every field by its path.
 pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
-    const WHEN_AND_WHERE: [&str; 13] = [
+    const WHEN_AND_WHERE: [&str; 17] = [
         "startTime",
         "completionTime",
         "lastTransitionTime",
@@ -48,6 +48,10 @@ pub fn timeless(status: &Value) -> BTreeMap<String, Value> {
         "placement",
         "cpuPressure",
         "memoryPressure",
+        "ioPressure",
+        "otherCpuShare",
+        "idleCpuShare",
+        "cpuThrottledShare",
         // A cluster has a default storage, a state directory is one.
         "storage",
         "cost",

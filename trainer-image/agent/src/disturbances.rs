@@ -1,5 +1,5 @@
-//! What else happens on the machine of a launch while it is measured, by what Linux counts: pressure stalls (for how long
-//! some process of the machine had to wait), the CPU time of other programs, the limit of the container.
+//! What else happens on the machine of a launch while it is measured, by what Linux counts: pressure stalls (for how
+//! long some process of the machine had to wait), the CPU time of other programs, the limit of the container.
 //!
 //! It is counted at the beginning and at the end, so that watching takes no time from the launch. What a kernel or a
 //! container does not show is not observed.
@@ -7,6 +7,7 @@
 use crate::cgroup;
 use crate::processes::{MachineTicks, ticks_of_tree};
 use pawl_contract::measured::Disturbance;
+use pawl_contract::plan::WindowLimit;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,11 +83,14 @@ impl Disturbances {
 
     /// Counts anew once the launch has begun to train, and once its warm-up is over: what disturbs the beginning of a
     /// process is not measured. Returns whether it does.
-    pub(crate) fn follow(&mut self, step: u64, warmup_steps: u64) -> bool {
+    pub(crate) fn follow(&mut self, step: u64, warmup_steps: u64, limit: Option<WindowLimit>) -> bool {
+        let lasted = (step, self.since.elapsed().as_secs_f64());
+        let is_long = |limit: WindowLimit| limit.is_reached(lasted, limit.warmup_steps);
+        let is_warm = step >= warmup_steps || self.part == Part::Training && limit.is_some_and(is_long);
         let part = match step {
             0 => Part::Whole,
-            step if step < warmup_steps => Part::Training,
-            _ => Part::Window,
+            _ if is_warm => Part::Window,
+            _ => Part::Training,
         };
         let is_new = part > self.part;
         if is_new {
@@ -108,6 +112,7 @@ impl Disturbances {
         disturbance.memory_pressure = disturbance.memory_pressure.or(found.memory_pressure);
         disturbance.io_pressure = disturbance.io_pressure.or(found.io_pressure);
         disturbance.other_cpu_share = disturbance.other_cpu_share.or(found.other_cpu_share);
+        disturbance.idle_cpu_share = disturbance.idle_cpu_share.or(found.idle_cpu_share);
         disturbance.cpu_throttled_share = disturbance.cpu_throttled_share.or(found.cpu_throttled_share);
     }
 }
@@ -154,6 +159,7 @@ impl Counts {
             memory_pressure: stalls(self.memory, after.memory),
             io_pressure: stalls(self.io, after.io),
             other_cpu_share: time.and_then(|(before, after)| others(&before, &after)),
+            idle_cpu_share: time.and_then(|(before, after)| idle(&before, &after)),
             cpu_throttled_share: limit.and_then(|(before, after)| {
                 let throttled = after.throttled.checked_sub(before.throttled)?;
                 share(throttled as f64, after.all.checked_sub(before.all)? as f64)
@@ -163,15 +169,19 @@ impl Counts {
     }
 }
 
-/// The share of the CPU time that programs took which the agent has not started, beyond what was left idle: neighbours
-/// on a machine with free CPUs disturb nobody.
+/// The share of the CPU time that programs took which the agent has not started.
 fn others(before: &CpuTime, after: &CpuTime) -> Option<f64> {
-    let passed = |ticks: fn(&MachineTicks) -> u64| ticks(&after.machine).checked_sub(ticks(&before.machine));
-    let (programs, all) = (passed(|machine| machine.programs)?, passed(|machine| machine.all)?);
-    let idle = all.checked_sub(passed(|machine| machine.busy)?)?;
+    let programs = after.machine.programs.checked_sub(before.machine.programs)?;
     // Ticks are rounded differently there.
     let others = programs.saturating_sub(after.own.checked_sub(before.own)?);
-    share(others.saturating_sub(idle) as f64, all as f64)
+    share(others as f64, after.machine.all.checked_sub(before.machine.all)? as f64)
+}
+
+/// The share of the CPU time that nothing took.
+fn idle(before: &CpuTime, after: &CpuTime) -> Option<f64> {
+    let all = after.machine.all.checked_sub(before.machine.all)?;
+    let idle = all.checked_sub(after.machine.busy.checked_sub(before.machine.busy)?)?;
+    share(idle as f64, all as f64)
 }
 
 /// Two digits say enough, and are short in messages.
@@ -207,21 +217,18 @@ mod tests {
 
     #[test]
     fn other_programs_are_those_that_the_agent_has_not_started() {
-        let time = |programs, own, idle| {
-            let machine = MachineTicks { busy: 4000 - idle, programs, all: 4000 };
-            let before = MachineTicks { busy: 3600, programs: 1000, all: 3600 };
-            [CpuTime { machine: before, own: 300 }, CpuTime { machine, own }]
-                .map(|time| Counts { time: Some(time), ..Counts::default() })
+        let time = |programs, all, own| {
+            let machine = MachineTicks { busy: programs, programs, all };
+            Counts { time: Some(CpuTime { machine, own }), ..Counts::default() }
         };
-        let share = |[before, after]: [Counts; 2], wall| before.shares(&after, wall).other_cpu_share;
-        let others = |own, wall| share(time(1300, own, 0), wall);
+        let before = time(1000, 5000, 300);
+        let others = |own, wall| before.shares(&time(1300, 5400, own), wall).other_cpu_share;
         assert_eq!(others(600, SECOND), Some(0.0));
         assert_eq!(others(604, SECOND), Some(0.0), "the counts are rounded");
         assert_eq!(others(436, SECOND), Some(0.41));
         assert_eq!(others(436, LEAST / 2), None, "that is too short");
         assert_eq!(others(299, SECOND), None, "a process has left the tree");
-        assert_eq!(share(time(1200, 400, 100), SECOND), Some(0.0), "as much was left idle");
-        assert_eq!(share(time(1300, 400, 60), SECOND), Some(0.35), "they took more than that");
+        assert_eq!(before.shares(&time(1300, 5400, 436), SECOND).idle_cpu_share, Some(0.25));
     }
 
     #[test]
@@ -267,15 +274,15 @@ mod tests {
         };
         pass(900);
         assert_eq!(stalled(&watched), 9);
-        assert!(!watched.follow(0, 5), "it has not begun to train");
+        assert!(!watched.follow(0, 5, None), "it has not begun to train");
         assert_eq!(stalled(&watched), 9);
-        assert!(watched.follow(1, 5));
+        assert!(watched.follow(1, 5, None));
         pass(500);
-        assert!(!watched.follow(2, 5), "it warms up");
+        assert!(!watched.follow(2, 5, None), "it warms up");
         assert_eq!(stalled(&watched), 5);
-        assert!(watched.follow(7, 5));
+        assert!(watched.follow(7, 5, None));
         pass(300);
-        assert!(!watched.follow(8, 5), "it is the window");
+        assert!(!watched.follow(8, 5, None), "it is the window");
         assert_eq!(stalled(&watched), 3);
         watched.end();
         pass(400);

@@ -3,7 +3,7 @@
 use pawl_contract::measured::Disturbance;
 
 #[cfg(feature = "cuda")]
-use {crate::processes::is_descendant, pawl_launch::nvml::GpuWatch};
+use {crate::processes::is_descendant, parking_lot::Mutex, pawl_launch::nvml::GpuWatch, std::sync::Arc};
 
 /// The GPUs of a script on this node; none without the feature `cuda`, as without NVML.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct Gpus {
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "nothing watches them"))]
     names: Vec<String>,
     #[cfg(feature = "cuda")]
-    watched: Vec<GpuWatch>,
+    watched: Option<Arc<Mutex<Vec<GpuWatch>>>>,
 }
 
 impl Gpus {
@@ -20,16 +20,28 @@ impl Gpus {
         Self {
             names,
             #[cfg(feature = "cuda")]
-            watched: Vec::new(),
+            watched: None,
         }
     }
 
     /// Watches them from now on. One that NVML does not know, such as a part of a GPU, is not watched.
+    ///
+    /// NVML is started in a thread of its own: with a GPU that hangs, it may never answer.
     pub(crate) fn watch(&mut self) {
         #[cfg(feature = "cuda")]
-        {
-            let watch = |name: &String| GpuWatch::beside(name, is_descendant).ok();
-            self.watched = self.names.iter().filter_map(watch).collect();
+        match &self.watched {
+            Some(watched) => watched.lock().iter().for_each(GpuWatch::restart),
+            None => {
+                let watched = Arc::new(Mutex::new(Vec::new()));
+                self.watched = Some(Arc::clone(&watched));
+                let names = self.names.clone();
+                let start = move || {
+                    let started = names.iter().filter_map(|name| GpuWatch::beside(name, is_descendant).ok()).collect();
+                    *watched.lock() = started;
+                };
+                // Without the thread, nothing is observed.
+                let _ = std::thread::Builder::new().name("nvml-start".into()).spawn(start);
+            }
         }
     }
 
@@ -43,7 +55,7 @@ impl Gpus {
 
     #[cfg(feature = "cuda")]
     fn disturbances(&self) -> Vec<Disturbance> {
-        self.watched.iter().map(GpuWatch::disturbance).collect()
+        self.watched.iter().flat_map(|watched| watched.lock().iter().map(GpuWatch::disturbance).collect::<Vec<_>>()).collect()
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -257,7 +257,8 @@ impl Ranks {
     /// Notes the progress of a measurement, so that the window is what is watched.
     pub(crate) fn follow(&mut self, launch: &LaunchPlan, progress: &Progress) {
         let warmup_steps = launch.budget.warmup_steps.unwrap_or(0);
-        if launch.kind == LaunchKind::Measure && self.disturbances.follow(progress.step, warmup_steps) {
+        let limit = launch.window_limit(launch.settings.accumulation_steps());
+        if launch.kind == LaunchKind::Measure && self.disturbances.follow(progress.step, warmup_steps, limit) {
             self.gpus.watch();
         }
     }

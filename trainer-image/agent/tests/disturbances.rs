@@ -6,7 +6,7 @@ mod gang;
 
 use gang::{outcomes, plan, run_alone};
 use pawl_agent::finished_reports;
-use pawl_contract::disturbance::DisturbanceKind;
+use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Disturbance;
 use pawl_contract::plan::{Budget, LaunchKind};
@@ -21,7 +21,7 @@ impl Others {
     fn start() -> Self {
         let count = std::thread::available_parallelism().unwrap().get();
         // Their shell ends at once, so that they are no descendants of this process.
-        let one = "(while :; do :; done) > /dev/null 2>&1 & echo $!";
+        let one = "(exec timeout 60 sh -c 'while :; do :; done') > /dev/null 2>&1 & echo $!";
         let start = |_| Command::new("sh").args(["-c", one]).output().unwrap().stdout;
         Self((0..count).map(start).map(|pid| String::from_utf8(pid).unwrap().trim().to_owned()).collect())
     }
@@ -29,7 +29,7 @@ impl Others {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        let _ = Command::new("kill").arg("-9").args(&self.0).status();
+        let _ = Command::new("kill").args(&self.0).status();
     }
 }
 
@@ -56,13 +56,15 @@ async fn observed(step: &str) -> Disturbance {
 #[tokio::test]
 async fn programs_beside_a_script_are_seen_and_its_own_work_is_not_theirs() {
     let computes = "begin = time.time()\n    while time.time() < begin + 0.1: pass";
-    let quiet = observed(computes).await;
-    let Some(quiet) = quiet.other_cpu_share else { return };
+    let alone = observed(computes).await;
+    let Some(quiet) = alone.other_cpu_share else { return };
     let others = Others::start();
     let busy = observed(computes).await;
     drop(others);
-    // Other programs of this machine may run in both.
     let share = busy.other_cpu_share.unwrap();
-    assert!(share > 0.3 && share > quiet + 0.15, "{share} beside others, {quiet} without");
-    assert_eq!(busy.from_outside(), Some((DisturbanceKind::OtherCpu, share)));
+    assert_eq!(from_outside([&busy, &alone]), Some((DisturbanceKind::OtherCpu, share.max(quiet))));
+    // Other programs of this machine may run in both.
+    if quiet < 0.3 {
+        assert!(share > 0.3 && share > quiet, "{share} beside others, {quiet} without");
+    }
 }

@@ -21,6 +21,8 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 const PERIOD: Duration = Duration::from_millis(100);
 /// Samples of the utilization for one of everything else.
 const SAMPLES: u32 = 10;
+/// Fewest looks that say something: one of fewer is chance.
+const LOOKS: u32 = 5;
 
 /// Watches a GPU in a dedicated thread. Ends when dropped.
 #[derive(Debug)]
@@ -106,11 +108,16 @@ impl GpuWatch {
         self.0.utilization.then(|| Duration::from_nanos(self.0.busy_nanoseconds.load(Ordering::Relaxed)))
     }
 
-    /// What disturbed the GPU so far. Where the driver does not say, as of the processes within a container, there is
-    /// nothing.
+    /// Counts disturbances anew.
+    pub fn restart(&self) {
+        *self.0.looks.lock() = Looks::default();
+    }
+
+    /// What disturbed the GPU so far. Where the driver does not say, as of the processes within a container, or after a
+    /// few looks only, there is nothing.
     pub fn disturbance(&self) -> Disturbance {
         let Looks { clocks, slowed, processes, shared } = *self.0.looks.lock();
-        let share = |seen: u32, of: u32| (of > 0).then(|| (f64::from(seen) / f64::from(of) * 1e2).round() / 1e2);
+        let share = |seen: u32, of: u32| (of >= LOOKS).then(|| (f64::from(seen) / f64::from(of) * 1e2).round() / 1e2);
         Disturbance {
             throttled_share: share(slowed, clocks),
             shared_gpu_share: share(shared, processes),
@@ -232,10 +239,14 @@ mod tests {
             looks.add(reading, has_others);
         }
         let watch = GpuWatch(Arc::new(Shared { looks: Mutex::new(looks), ..Shared::default() }));
+        assert_eq!(watch.disturbance(), Disturbance::default(), "three looks say nothing");
+        for _ in 0..2 {
+            watch.0.looks.lock().add(reading(0), Some(true));
+        }
         let found = watch.disturbance();
-        assert_eq!((found.throttled_share, found.shared_gpu_share), (Some(0.33), Some(0.33)));
-        let unseen = GpuWatch(Arc::new(Shared::default())).disturbance();
-        assert_eq!(unseen, Disturbance::default());
+        assert_eq!((found.throttled_share, found.shared_gpu_share), (Some(0.2), Some(0.6)));
+        watch.restart();
+        assert_eq!(watch.disturbance(), Disturbance::default());
     }
 
     #[test]

@@ -30,7 +30,8 @@ const fn excess(kind: DisturbanceKind) -> Option<f64> {
     match kind {
         DisturbanceKind::MemoryPressure => Some(0.05),
         DisturbanceKind::CpuPressure | DisturbanceKind::IoPressure | DisturbanceKind::CpuThrottled => Some(0.1),
-        DisturbanceKind::OtherCpu | DisturbanceKind::GpuThrottled | DisturbanceKind::SharedGpu => None,
+        DisturbanceKind::GpuThrottled => Some(0.2),
+        DisturbanceKind::OtherCpu | DisturbanceKind::SharedGpu => None,
     }
 }
 

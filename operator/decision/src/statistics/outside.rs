@@ -5,7 +5,7 @@
 //! calm: all pairs count then, and the verdict says so.
 
 use super::median;
-use pawl_contract::disturbance::DisturbanceKind;
+use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::measured::Disturbance;
 
 /// Pairs that count although they were disturbed.
@@ -18,24 +18,25 @@ pub(crate) struct Unrest {
     pub share: f64,
 }
 
-/// What disturbed the control or the candidate of a pair, and its share; of both, the larger one.
-fn from_outside(launches: &[Disturbance; 2]) -> Option<(DisturbanceKind, f64)> {
-    launches.iter().filter_map(|launch| launch.from_outside()).max_by(|one, other| one.1.total_cmp(&other.1))
+/// What disturbed a pair from outside.
+fn disturbance(pair: &[Disturbance; 2]) -> Option<(DisturbanceKind, f64)> {
+    from_outside(pair.each_ref())
 }
 
 /// The places of the pairs that count, by what was observed in them. Those after the first `wanted` are repetitions.
 pub(super) fn calm(observed: &[[Disturbance; 2]], wanted: usize) -> Vec<usize> {
-    let is_disturbed = |place: &usize| from_outside(&observed[*place]).is_some();
+    let is_disturbed = |place: &usize| disturbance(&observed[*place]).is_some();
     let all = 0..observed.len();
     if all.clone().skip(wanted).any(|place| is_disturbed(&place)) {
-        return all.collect();
+        // A single pair stays one: two would have an interval that is too wide for a verdict.
+        return if wanted == 1 { all.last().into_iter().collect() } else { all.collect() };
     }
     all.filter(|place| !is_disturbed(place)).collect()
 }
 
 /// The disturbed ones among the pairs that count; `None` if there are none.
 pub(super) fn unrest(counted: impl Iterator<Item = [Disturbance; 2]>) -> Option<Unrest> {
-    let found: Vec<(DisturbanceKind, f64)> = counted.filter_map(|launches| from_outside(&launches)).collect();
+    let found: Vec<(DisturbanceKind, f64)> = counted.filter_map(|pair| disturbance(&pair)).collect();
     let shares = |kind: DisturbanceKind| found.iter().filter(move |found| found.0 == kind).map(|found| found.1);
     let kind = DisturbanceKind::ALL.into_iter().max_by_key(|kind| shares(*kind).count())?;
     Some(Unrest { pairs: found.len(), kind, share: median(shares(kind))? })
@@ -77,6 +78,7 @@ mod tests {
         assert_eq!(required(&[BUSY, CALM], 3), Some(4), "it is repeated with what is missing anyway");
         assert_eq!(required(&[BUSY], 1), Some(2));
         assert_eq!(required(&[BUSY, CALM], 1), None);
+        assert_eq!(undisturbed(&[BUSY, BUSY], 1), [1], "a single pair stays one");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use pawl_api::status::{Arm, LaunchStatus};
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::details::Details;
-use pawl_contract::disturbance::DisturbanceKind;
+use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
@@ -195,14 +195,13 @@ pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
     }
     let complete = found.into_iter().filter_map(|(number, [control, candidate])| {
         let (control, candidate) = (control?, candidate?);
-        let outside = |launch: &LaunchStatus| Measured::<f64>::from(&launch.measured).disturbance.from_outside();
-        let disturbed = [control, candidate].into_iter().filter_map(outside);
+        let observed = |launch: &LaunchStatus| Measured::<f64>::from(&launch.measured).disturbance;
         Some(Pair {
             number,
             seed: candidate.seed,
             control: speed(control)?,
             candidate: speed(candidate)?,
-            disturbed: disturbed.max_by(|one, other| one.1.total_cmp(&other.1)),
+            disturbed: from_outside([&observed(control), &observed(candidate)]),
         })
     });
     complete.collect()
