@@ -3,7 +3,7 @@
 /// The longest prefix of `text` of at most `limit` bytes that ends at a character boundary.
 ///
 /// ```
-/// assert_eq!(pawl_contract::report::truncated("né", 2), "n");
+/// assert_eq!(pawl_contract::text::truncated("né", 2), "n");
 /// ```
 pub fn truncated(text: &str, limit: usize) -> &str {
     if text.len() <= limit {
@@ -16,7 +16,7 @@ pub fn truncated(text: &str, limit: usize) -> &str {
 /// `text` without characters that are [`unprintable`]: each is replaced by a space. Line feeds and tabs remain.
 ///
 /// ```
-/// use pawl_contract::report::printable;
+/// use pawl_contract::text::printable;
 /// assert_eq!(printable("\u{1b}[2Jlost\nrank 3"), " [2Jlost\nrank 3");
 /// assert_eq!(printable("loss\u{202e}5.0"), "loss 5.0");
 /// ```
@@ -30,7 +30,7 @@ pub fn printable(text: &str) -> String {
 /// another one. Joiners and the variation selectors are not: emoji and some scripts need them.
 ///
 /// ```
-/// use pawl_contract::report::unprintable;
+/// use pawl_contract::text::unprintable;
 /// assert!(['\u{1b}', '\n', '\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{e0041}'].into_iter().all(unprintable));
 /// assert!(!"naïve 損失 خسارة 👩\u{200d}🔬".chars().any(unprintable));
 /// ```
