@@ -2,7 +2,8 @@
 //! depends on it.
 
 use crate::text::{truncated, unprintable};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Longest text other than the command line, bytes.
@@ -158,6 +159,12 @@ impl Provenance {
     }
 }
 
+/// For a field of a report or a record, which is to be read whatever a program has written here: what is no provenance is
+/// absent.
+pub(crate) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Provenance>, D::Error> {
+    Value::deserialize(deserializer).map(|value| serde_json::from_value(value).ok())
+}
+
 /// `text` on one line of at most `limit` bytes; `None` when nothing is left of it.
 fn line(text: &str, limit: usize) -> Option<String> {
     let line: String = text.chars().map(|c| if unprintable(c) { ' ' } else { c }).collect();
@@ -168,6 +175,8 @@ fn line(text: &str, limit: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Begun;
+    use crate::report::Report;
 
     fn full() -> Provenance {
         Provenance {
@@ -191,6 +200,24 @@ mod tests {
         assert_eq!(serde_json::to_string(&Provenance::default()).unwrap(), "{}");
         let later = r#"{"gpu": {"name": "H200", "board": 7}, "weather": "fine"}"#;
         assert_eq!(serde_json::from_str::<Provenance>(later).unwrap().gpu.unwrap().name.as_deref(), Some("H200"));
+    }
+
+    #[test]
+    fn one_of_another_form_leaves_reports_and_records_readable() {
+        let with = |provenance: &str| {
+            let report = format!(
+                r#"{{"contract": 1, "launch": "l", "kind": "Measure", "rank": 0, "outcome": "Done",
+                     "provenance": {provenance}}}"#
+            );
+            let begun = format!(r#"{{"format": 1, "job": "toy", "attempt": "toy-1", "provenance": {provenance}}}"#);
+            let report = serde_json::from_str::<Report>(&report).unwrap().provenance;
+            assert_eq!(serde_json::from_str::<Begun>(&begun).unwrap().provenance, report);
+            report
+        };
+        assert_eq!(with(&serde_json::to_string(&full()).unwrap()), Some(full()));
+        for malformed in ["null", "7", r#""H200""#, r#"{"libraries": ["torch"]}"#, r#"{"gpu": {"count": -1}}"#] {
+            assert_eq!(with(malformed), None, "{malformed}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use text::Text;
 use crate::attempt::AttemptEnd;
 use crate::measured::Validation;
 use crate::plan::{AttemptPlan, LaunchKind, LaunchPlan};
-use crate::provenance::Provenance;
+use crate::provenance::{self, Provenance};
 use crate::report::{LossPoint, Report, truncated};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -98,7 +98,7 @@ pub struct Begun {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<AttemptPlan>,
     /// What it is measured with, as its agent has collected it; absent in records of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "provenance::lenient", skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
 }
 

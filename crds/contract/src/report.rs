@@ -10,7 +10,7 @@ use crate::exit::Outcome;
 use crate::fingerprint::Fingerprint;
 use crate::measured::{Disturbance, Measured, rounded};
 use crate::plan::{LaunchKind, LaunchPlan};
-use crate::provenance::Provenance;
+use crate::provenance::{self, Provenance};
 use serde::{Deserialize, Serialize};
 
 pub use crate::text::{printable, truncated, unprintable};
@@ -70,7 +70,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Details::is_empty")]
     pub details: Details,
     /// What only the program knows of what it was measured with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "provenance::lenient", skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
