@@ -28,7 +28,7 @@ static FOUND: OnceLock<BTreeSet<i32>> = OnceLock::new();
 static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on, orphaned descendants become children of this process, are ended with the launch that they belong to,
-/// and reaped. Only for a program that starts no other children than ranks, and those that name a plan of their own
+/// and reaped. Only for a program that starts no other children than ranks, and those whose plan is of no attempt
 /// ([`mod@crate::provenance`]).
 ///
 /// # Errors
@@ -164,6 +164,8 @@ mod tests {
             (process(Some("/j-2/a/plan.json"), false, false), true, false, false),
             (process(Some("/j-10/a/plan.json"), false, false), true, false, false),
             (process(Some("/j-1/a/plan.json"), true, false), true, false, true),
+            // It asks what the attempt is measured with.
+            (process(Some(""), false, false), true, false, false),
             // It has cleared its environment.
             (process(None, false, false), true, true, true),
             (process(None, false, false), false, false, false),

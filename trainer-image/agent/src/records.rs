@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use pawl_contract::attempt::AttemptEnd;
 use pawl_contract::env;
 use pawl_contract::losses::Curve;
-use pawl_contract::plan::AttemptPlan;
+use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
 use pawl_contract::record::{Begun, Ended, Entry, Evaluations, Launched, MAX_CURVE, MAX_STATUS, Text};
 use pawl_contract::report::Report;
@@ -23,6 +23,7 @@ use pawl_launch::checkpoint::{Records, StorageError};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
@@ -80,6 +81,8 @@ pub(crate) struct Recorder {
     problem: Arc<Mutex<Option<RecordsError>>>,
     /// Ends with the thread.
     done: oneshot::Receiver<()>,
+    /// Ends the inquiry of what is measured with.
+    inquiry_ended: Arc<AtomicBool>,
     storage: String,
 }
 
@@ -125,10 +128,13 @@ impl Recorder {
         let own = node.env.iter().rev().find(|(name, _)| name == env::JOB_UID).map(|(_, value)| value.clone());
         let uid = own.or_else(|| std::env::var(env::JOB_UID).ok()).unwrap_or_default();
         let problem = Arc::new(Mutex::new(None));
+        let inquiry = Inquiry::new(plan, node);
+        let inquiry_ended = inquiry.ended();
+        let measures = plan.launches.iter().any(|launch| launch.kind != LaunchKind::Preflight);
         let writer = Writer {
             storage: node.checkpoints.clone(),
             begun: Begun::planned(plan, uid, now()),
-            inquiry: Inquiry::new(plan, node),
+            inquiry: measures.then_some(inquiry),
             status: node.status.clone(),
             records: None,
             text: None,
@@ -143,7 +149,7 @@ impl Recorder {
         })?;
         let last = plan.launches.last().map_or("", |launch| launch.launch.as_str());
         let seen = Mutex::new(Seen::of(last));
-        Ok(Self { lines, seen, problem, done, storage: node.checkpoints.clone() })
+        Ok(Self { lines, seen, problem, done, inquiry_ended, storage: node.checkpoints.clone() })
     }
 
     /// Records an event. Returns a warning if the record is found not to be kept.
@@ -172,9 +178,11 @@ impl Recorder {
             return None;
         }
         self.write(Some(Entry::End(Ended::new(now(), end, message))));
-        let Self { lines, problem, done, storage, .. } = self;
+        let Self { lines, problem, done, inquiry_ended, storage, .. } = self;
         drop(lines);
-        let waited = if end == AttemptEnd::Stopped { STOPPED_PATIENCE } else { PATIENCE };
+        let stopped = end == AttemptEnd::Stopped;
+        inquiry_ended.store(stopped, Ordering::Relaxed);
+        let waited = if stopped { STOPPED_PATIENCE } else { PATIENCE };
         let late = tokio::time::timeout(waited, done).await.is_err();
         let found = problem.lock().take();
         let found = found.or_else(|| late.then_some(RecordsError::Late { storage, waited }));
@@ -201,7 +209,8 @@ fn now() -> u64 {
 struct Writer {
     storage: String,
     begun: Begun,
-    inquiry: Inquiry,
+    /// `None` for an attempt that only checks settings: it measures nothing.
+    inquiry: Option<Inquiry>,
     /// File with the manifest and the status.
     status: Option<PathBuf>,
     records: Option<Records>,
@@ -215,7 +224,7 @@ impl Writer {
     /// Finds out what is measured with, then writes the lines as they come. After a failure they are written with the
     /// next one.
     fn run(mut self, lines: &Receiver<Option<Entry>>, problem: &Mutex<Option<RecordsError>>) {
-        self.begun.provenance = Some(self.inquiry.answer());
+        self.begun.provenance = self.inquiry.as_ref().and_then(Inquiry::answer);
         let mut reported = false;
         while let Ok(line) = lines.recv() {
             let begins = line.is_none();

@@ -5,19 +5,25 @@ use super::Inquiry;
 use crate::files::read_bounded;
 use pawl_contract::provenance::Source;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Maximum size of a file that is read, bytes.
 const MAX_FILE: u64 = 4 << 20;
+/// Variables that would choose another repository, work tree or index.
+const CHOOSING: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
 /// The revision of the repository that contains `script`; `None` without one.
 pub(super) fn source(script: &Path, inquiry: &Inquiry) -> Option<Source> {
     let script = std::fs::canonicalize(script).ok()?;
     let root = script.ancestors().skip(1).find(|folder| folder.join(".git").exists())?;
-    let mut command = Command::new("git");
-    // It writes nothing, and starts no other program.
+    let mut command = inquiry.program("git");
+    for name in CHOOSING {
+        command.env_remove(name);
+    }
+    // It writes nothing, and starts no monitor of files; filters that the repository's configuration names may run.
     command.args(["--no-optional-locks", "-c", "core.fsmonitor=false", "-C"]).arg(root);
     command.args(["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal"]);
+    // Each is a repository of its own, which may be large.
+    command.arg("--ignore-submodules=all");
     let said = inquiry.ask(command).map(|text| of_status(&text, script.strip_prefix(root).ok()));
     said.or_else(|| Some(Source { commit: Some(head(&root.join(".git"))?), dirty: None }))
 }

@@ -6,7 +6,6 @@ use crate::files::read_bounded;
 use pawl_contract::provenance::Gpu;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 /// Where the driver describes itself.
 const DRIVER: &str = "/proc/driver/nvidia";
@@ -24,7 +23,7 @@ pub(super) struct Found {
 
 /// The `count` GPUs with these names, separated by commas, as `CUDA_VISIBLE_DEVICES` has them; `None`: the first ones.
 pub(super) fn found(names: Option<&str>, count: u32, inquiry: &Inquiry) -> Found {
-    let mut command = Command::new("nvidia-smi");
+    let mut command = inquiry.program("nvidia-smi");
     command.args(["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]);
     command.args(names.map(|names| format!("--id={names}")));
     let listed = inquiry.ask(command).and_then(|text| of_list(&text, count));

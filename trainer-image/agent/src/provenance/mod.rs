@@ -15,8 +15,11 @@ use crate::node::Node;
 use pawl_contract::plan::AttemptPlan;
 use pawl_contract::provenance::{Build, Provenance, Source};
 use pawl_contract::{env, pod};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -43,6 +46,10 @@ pub(crate) struct Inquiry {
     gpus: Vec<String>,
     gpu_count: u32,
     features: Vec<&'static str>,
+    /// How long a program that is asked may take.
+    patience: Duration,
+    /// Whether nobody waits for the answer any longer.
+    ended: Arc<AtomicBool>,
 }
 
 impl Inquiry {
@@ -54,11 +61,19 @@ impl Inquiry {
             gpus: node.gpus.clone(),
             gpu_count: plan.gpus_per_replica,
             features: node.features.clone(),
+            patience: PATIENCE,
+            ended: Arc::default(),
         }
     }
 
+    /// Set, it ends the inquiry: without an answer, unless that was complete.
+    pub(crate) fn ended(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.ended)
+    }
+
     /// Finds it out, and keeps it in the attempt's directory. Blocks for [`PATIENCE`] at most, other than on files.
-    pub(crate) fn answer(&self) -> Provenance {
+    /// `None` when it was ended: an earlier life of the attempt may have found out more.
+    pub(crate) fn answer(&self) -> Option<Provenance> {
         let (gpu, libraries, source) = thread::scope(|scope| {
             let gpu = scope.spawn(|| self.gpu());
             let source = scope.spawn(|| self.source());
@@ -66,6 +81,9 @@ impl Inquiry {
             // A thread that panics has found nothing.
             (gpu.join().unwrap_or_default(), libraries, source.join().unwrap_or_default())
         });
+        if self.ended.load(Ordering::Relaxed) {
+            return None;
+        }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let features = self.features.iter().map(|name| (*name).to_owned()).collect();
         let found = Provenance {
@@ -85,7 +103,7 @@ impl Inquiry {
         if let Err(error) = written.and_then(|text| files::write(&self.work_dir.join(FILE), &text)) {
             tracing::debug!(%error, "what the attempt is measured with is not kept in its directory");
         }
-        found
+        Some(found)
     }
 
     fn gpu(&self) -> gpu::Found {
@@ -108,12 +126,18 @@ impl Inquiry {
         own.or_else(|| std::env::var(name).ok())
     }
 
-    /// The standard output of a program that runs in the environment of the ranks.
-    fn ask(&self, mut command: Command) -> Option<String> {
+    /// A program that runs in the environment of the ranks.
+    fn program(&self, name: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(name);
         command.current_dir(&self.work_dir).envs(self.env.iter().cloned());
-        // It is none of a launch, with which it would be ended.
-        command.env(env::PLAN, self.work_dir.join(FILE));
-        program::output(command, PATIENCE)
+        // What has a plan of the attempt, and what has none, is ended with the attempt as a remnant. This is neither.
+        command.env(env::PLAN, "");
+        command
+    }
+
+    /// The standard output of a program.
+    fn ask(&self, command: Command) -> Option<String> {
+        program::output(command, self.patience, &self.ended)
     }
 }
 
@@ -129,7 +153,17 @@ mod tests {
         let work_dir = folder.join("work");
         std::fs::create_dir_all(&work_dir).unwrap();
         let command = command.iter().map(|word| (*word).to_owned()).collect();
-        Inquiry { work_dir, command, env: Vec::new(), gpus: Vec::new(), gpu_count: 0, features: vec!["s3"] }
+        Inquiry {
+            work_dir,
+            command,
+            env: Vec::new(),
+            gpus: Vec::new(),
+            gpu_count: 0,
+            features: vec!["s3"],
+            // For a machine that is loaded.
+            patience: Duration::from_secs(30),
+            ended: Arc::default(),
+        }
     }
 
     fn git(folder: &Path, arguments: &[&str]) {
@@ -147,7 +181,8 @@ mod tests {
         let script = repository.join("src/train.py");
         std::fs::write(&script, "print(1)").unwrap();
         git(&repository, &["init", "--quiet"]);
-        let source = || inquiry(folder.path(), &["sh", "-c", &format!("exec sh {}", script.display())]).answer().source;
+        let asked = || inquiry(folder.path(), &["sh", "-c", &format!("exec sh {}", script.display())]);
+        let source = || asked().answer().unwrap().source;
         assert_eq!(source().unwrap_or_default().commit, None, "there is no commit yet");
         git(&repository, &["add", "."]);
         git(&repository, &["commit", "--quiet", "-m", "a"]);
@@ -166,8 +201,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("train.py");
         std::fs::write(&script, "").unwrap();
-        let found = inquiry(folder.path(), &["true", script.to_str().unwrap()]).answer();
-        assert_eq!(found.source, None);
+        let asked = || inquiry(folder.path(), &["true", script.to_str().unwrap()]);
+        let found = asked().answer().unwrap();
+        // The folder for temporary files may be in a repository.
+        let place = std::fs::canonicalize(folder.path()).unwrap();
+        let outside = !place.ancestors().any(|folder| folder.join(".git").exists());
+        assert_eq!(found.source.is_none(), outside, "{:?}", found.source);
         assert_eq!(provenance(&folder.path().join("work")), Some(found.clone()), "it is kept");
         assert_eq!(found.pawl.unwrap().features, ["s3"]);
 
@@ -175,8 +214,35 @@ mod tests {
         std::fs::write(folder.path().join("a"), "").unwrap();
         git(folder.path(), &["add", "a"]);
         git(folder.path(), &["commit", "--quiet", "-m", "a"]);
-        let found = inquiry(folder.path(), &["true", script.to_str().unwrap()]).answer();
-        assert_eq!(found.source.unwrap().dirty, Some(true));
+        assert_eq!(asked().answer().unwrap().source.unwrap().dirty, Some(true));
+    }
+
+    #[test]
+    fn an_inquiry_that_is_ended_has_no_answer_and_keeps_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let inquiry = inquiry(folder.path(), &["true"]);
+        inquiry.ended().store(true, Ordering::Relaxed);
+        assert_eq!(inquiry.answer(), None);
+        assert_eq!(provenance(&folder.path().join("work")), None);
+    }
+
+    #[test]
+    fn variables_of_git_do_not_choose_the_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, other] = ["own", "other"].map(|name| folder.path().join(name));
+        for repository in [&own, &other] {
+            std::fs::create_dir(repository).unwrap();
+            git(repository, &["init", "--quiet"]);
+            std::fs::write(repository.join("train.py"), "").unwrap();
+        }
+        git(&other, &["add", "."]);
+        git(&other, &["commit", "--quiet", "-m", "a"]);
+        let mut inquiry = inquiry(folder.path(), &["true", own.join("train.py").to_str().unwrap()]);
+        for (name, at) in [("GIT_DIR", ".git"), ("GIT_WORK_TREE", ""), ("GIT_INDEX_FILE", ".git/index")] {
+            inquiry.env.push((name.to_owned(), other.join(at).display().to_string()));
+        }
+        let found = inquiry.answer().unwrap().source;
+        assert_eq!(found, Some(Source { commit: None, dirty: Some(true) }), "it has no commit yet");
     }
 
     #[test]
@@ -184,7 +250,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut inquiry = inquiry(folder.path(), &["train", "--key=$(TOKEN)", "--lr=$(settings.learningRate)"]);
         inquiry.env.push(("TOKEN".to_owned(), "secret-17".to_owned()));
-        let found = inquiry.answer();
+        let found = inquiry.answer().unwrap();
         assert_eq!(found.command.as_deref(), Some("train --key=$(TOKEN) --lr=$(settings.learningRate)"));
         assert!(!serde_json::to_string(&found).unwrap().contains("secret-17"));
     }
@@ -200,7 +266,8 @@ mod tests {
             assert!(status.unwrap().success());
         };
         let path = interpreter.display().to_string();
-        let libraries = || inquiry(folder.path(), &["sh", "-c", &format!("exec {path} train.py")]).answer().libraries;
+        let asked = || inquiry(folder.path(), &["sh", "-c", &format!("exec {path} train.py")]);
+        let libraries = || asked().answer().unwrap().libraries;
         write(r#"echo '{"python": "3.12.1", "torch": "2.8.0"}'"#);
         let expected = [("python", "3.12.1"), ("torch", "2.8.0")];
         let expected = expected.map(|(name, version)| (name.to_owned(), version.to_owned()));
@@ -208,7 +275,8 @@ mod tests {
         write("echo not JSON");
         assert!(libraries().is_empty());
         write("sleep 600");
-        let asked = Instant::now();
-        assert!(libraries().is_empty() && asked.elapsed() < PATIENCE * 3);
+        let begun = Instant::now();
+        let hurried = Inquiry { patience: Duration::from_millis(300), ..asked() };
+        assert!(hurried.answer().unwrap().libraries.is_empty() && begun.elapsed() < Duration::from_secs(30));
     }
 }

@@ -7,7 +7,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Prints the versions that are known without an import.
 const PROGRAM: &str = r#"
@@ -36,7 +35,7 @@ pub(super) fn libraries(command: &[String], inquiry: &Inquiry) -> BTreeMap<Strin
     let words = words(command, &variable);
     let interpreter = words.iter().take(MAX_WORDS).find_map(|word| interpreter(word, &path));
     let said = interpreter.and_then(|interpreter| {
-        let mut command = Command::new(interpreter);
+        let mut command = inquiry.program(interpreter);
         command.args(["-c", PROGRAM]);
         inquiry.ask(command)
     });
