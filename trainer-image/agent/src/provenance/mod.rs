@@ -272,6 +272,8 @@ mod tests {
         let expected = [("python", "3.12.1"), ("torch", "2.8.0")];
         let expected = expected.map(|(name, version)| (name.to_owned(), version.to_owned()));
         assert_eq!(libraries(), BTreeMap::from(expected));
+        let other = inquiry(folder.path(), &["sh", "-c", &format!(". env/bin/activate; exec {path} train.py")]);
+        assert!(other.answer().unwrap().libraries.is_empty(), "it may be another one");
         write("echo not JSON");
         assert!(libraries().is_empty());
         write("sleep 600");

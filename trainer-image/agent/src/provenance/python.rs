@@ -23,16 +23,22 @@ for name in names.split():
         pass
 print(json.dumps(found))
 "#;
+/// Programs that choose another interpreter than the one that is found here, or another machine.
+const CHOOSING: [&str; 9] = ["activate", "conda", "mamba", "uv", "poetry", "docker", "podman", "srun", "ssh"];
 /// Words of a command that are looked at.
 const MAX_WORDS: usize = 64;
 /// Longest first line of a program that is read, bytes.
 const MAX_LINE: u64 = 256;
 
-/// The versions by name; none for a command in which no interpreter is found.
+/// The versions by name; none for a command in which no interpreter is found, or of which it is not known which one
+/// runs.
 pub(super) fn libraries(command: &[String], inquiry: &Inquiry) -> BTreeMap<String, String> {
     let variable = |name: &str| inquiry.variable(name);
     let path = variable("PATH").unwrap_or_default();
     let words = words(command, &variable);
+    if words.iter().any(|word| chooses(word)) {
+        return BTreeMap::new();
+    }
     let interpreter = words.iter().take(MAX_WORDS).find_map(|word| interpreter(word, &path));
     let said = interpreter.and_then(|interpreter| {
         let mut command = inquiry.program(interpreter);
@@ -40,6 +46,11 @@ pub(super) fn libraries(command: &[String], inquiry: &Inquiry) -> BTreeMap<Strin
         inquiry.ask(command)
     });
     said.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// Whether a word of a command is one of [`CHOOSING`], with its folder or without.
+fn chooses(word: &str) -> bool {
+    Path::new(word).file_name().is_some_and(|name| CHOOSING.iter().any(|known| name == *known))
 }
 
 /// The interpreter that a word of a command names: by itself, or as a program such as `torchrun`, whose first line
@@ -76,6 +87,16 @@ fn is_python(program: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_that_choose_an_interpreter_are_known_by_their_names() {
+        for word in ["conda", "/opt/conda/bin/activate", ".venv/bin/activate", "uv"] {
+            assert!(chooses(word), "{word}");
+        }
+        for word in ["/opt/conda/bin/python", "--uv", "", "/", "uvicorn"] {
+            assert!(!chooses(word), "{word}");
+        }
+    }
 
     #[test]
     fn an_interpreter_is_named_by_itself_or_by_the_first_line_of_a_program() {
