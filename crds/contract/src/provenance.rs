@@ -1,6 +1,10 @@
 //! What an attempt was measured with: machine, versions and source, for people and for whoever repeats it. No decision
 //! depends on it.
 
+mod command;
+
+pub use command::redacted;
+
 use crate::text::{truncated, unprintable};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -96,7 +100,7 @@ pub struct Provenance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pawl: Option<Build>,
     /// Command line of the launches with its placeholders, which stand for settings and for variables of the
-    /// environment: it has no value of either.
+    /// environment. `***` stands for the values of options whose names contain `token`, `key`, `secret` or `password`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
 }

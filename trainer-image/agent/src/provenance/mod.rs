@@ -13,7 +13,7 @@ pub use scripts::scripts;
 use crate::files;
 use crate::node::Node;
 use pawl_contract::plan::AttemptPlan;
-use pawl_contract::provenance::{Build, Provenance, Source};
+use pawl_contract::provenance::{Build, Provenance, Source, redacted};
 use pawl_contract::{env, pod};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -95,8 +95,8 @@ impl Inquiry {
             source,
             image: std::env::var(pod::IMAGE).ok(),
             pawl: Some(Build { version, features }),
-            // Its placeholders are kept: the values of variables may be secret.
-            command: Some(self.command.join(" ")),
+            // Its placeholders are kept: the values of variables may be secret, as those of some options are.
+            command: Some(redacted(&self.command)),
         }
         .bounded();
         let written = serde_json::to_vec(&found).map_err(Into::into);
@@ -246,12 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn values_of_variables_are_not_in_the_command_line() {
+    fn values_of_variables_and_secrets_are_not_in_the_command_line() {
         let folder = tempfile::tempdir().unwrap();
-        let mut inquiry = inquiry(folder.path(), &["train", "--key=$(TOKEN)", "--lr=$(settings.learningRate)"]);
+        let command = ["train", "--key=$(TOKEN)", "--lr=$(settings.learningRate)", "--password=secret-17"];
+        let mut inquiry = inquiry(folder.path(), &command);
         inquiry.env.push(("TOKEN".to_owned(), "secret-17".to_owned()));
         let found = inquiry.answer().unwrap();
-        assert_eq!(found.command.as_deref(), Some("train --key=$(TOKEN) --lr=$(settings.learningRate)"));
+        assert_eq!(found.command.as_deref(), Some("train --key=$(TOKEN) --lr=$(settings.learningRate) --password=***"));
         assert!(!serde_json::to_string(&found).unwrap().contains("secret-17"));
     }
 
