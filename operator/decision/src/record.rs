@@ -44,12 +44,17 @@ struct Document<'a> {
 pub fn document(job: &TrainingJob, status: &TrainingJobStatus) -> String {
     let mut job = job.clone();
     job.status = None;
+    redact(&mut job);
+    // Its parts are read from JSON, so that they can be written.
+    serde_json::to_string(&Document { format: DOCUMENT_FORMAT, job: &job, status }).unwrap_or_default()
+}
+
+/// Leaves out of a job what its storage is not to have ([`document`]).
+pub fn redact(job: &mut TrainingJob) {
     (job.metadata.managed_fields, job.metadata.annotations) = (None, None);
     let template = &mut job.spec.trainer.pod_template;
     template.annotations.clear();
     template.env.iter_mut().for_each(|variable| variable.value = None);
-    // Its parts are read from JSON, so that they can be written.
-    serde_json::to_string(&Document { format: DOCUMENT_FORMAT, job: &job, status }).unwrap_or_default()
 }
 
 /// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator has

@@ -5,6 +5,7 @@ use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_contract::record::{ATTEMPTS, EXTENSION};
 use pawl_contract::report::unprintable;
+use pawl_decision::record::redact;
 use pawl_display::provenance::{MeasuredWith, all, warning};
 use pawl_local::evidence::{displayed, measured_with};
 use pawl_local::state::document::Document;
@@ -57,14 +58,16 @@ fn selected(named: &Path) -> Result<(StateDir, Option<&str>), ExitCode> {
     Ok((state, None))
 }
 
-/// The manifest of the job as it can be applied: without what a cluster or `pawl run` has added to its metadata.
+/// The manifest of the job as it can be applied: without what a cluster or `pawl run` has added to its metadata, values
+/// of environment variables, and annotations.
 fn manifest(mut job: TrainingJob) -> String {
     let recorded = std::mem::take(&mut job.metadata);
     job.metadata.name = recorded.name;
     job.metadata.namespace = recorded.namespace;
     job.metadata.labels = recorded.labels;
-    job.metadata.annotations = recorded.annotations;
     job.status = None;
+    // A state directory has them, which others may not read; the file may be passed on.
+    redact(&mut job);
     document(&job, true)
 }
 
@@ -98,11 +101,11 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
     }
     let variables = recorded.job.spec.trainer.pod_template.env.iter();
     let without: Vec<&str> = variables
-        .filter(|variable| variable.value.is_none() && variable.value_from.is_none())
+        .filter(|variable| variable.value_from.is_none())
         .map(|variable| variable.name.as_str())
         .collect();
     if !without.is_empty() {
-        line(&mut text, &format!("Values of variables are not recorded. Add those of {}.", without.join(", ")));
+        line(&mut text, &format!("Values of variables are left out. Add those of {}.", without.join(", ")));
     }
     text
 }
@@ -138,7 +141,11 @@ mod tests {
 
     #[test]
     fn the_manifest_is_that_of_the_job_and_the_heading_says_what_it_ran_with() {
-        let job = job(json!([{"name": "TOKEN"}, {"name": "A", "value": "b"}]));
+        let secret = json!({"secretKeyRef": {"name": "s", "key": "k"}});
+        let mut job = job(json!([
+            {"name": "TOKEN"}, {"name": "A", "value": "secret-17"}, {"name": "B", "valueFrom": secret},
+        ]));
+        job.metadata.annotations = Some([("example.com/key".to_owned(), "secret-17".to_owned())].into());
         let attempts = [attempt(1, "570"), attempt(2, "580")];
         let status = serde_json::from_value(json!({"trainer": {"build": "sha256:12"}})).unwrap();
         let recorded = Document { format: 1, spec_hash: String::new(), job: job.clone(), status };
@@ -148,11 +155,13 @@ mod tests {
             "#   libraries torch 2.8.0\n#   commit    0123456789ab, and changes that are in no commit\n",
             "# To check it out: git checkout 0123456789abcdef0123456789abcdef01234567\n",
             "# Its newest build of the trainer: sha256:12\n# Attempts that measured differ in driver.",
-            "# Values of variables are not recorded. Add those of TOKEN.\n",
+            "# Values of variables are left out. Add those of TOKEN, A.\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let read = pawl_manifest::parse(&text, "toy.yaml").unwrap();
+        assert!(!text.contains("secret-17"), "{text}");
+        job.spec.trainer.pod_template.env[1].value = None;
         assert_eq!(json!(read.spec), json!(job.spec));
         assert_eq!((read.metadata.uid, read.metadata.generation, read.status.is_none()), (None, None, true));
         assert_eq!(read.metadata.labels, job.metadata.labels);
