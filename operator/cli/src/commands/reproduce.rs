@@ -34,8 +34,8 @@ pub fn reproduce(named: &Path, out: &Path) -> ExitCode {
         Ok(read) => read,
         Err(error) => return exit::with_error(exit::STATE, &error),
     };
-    let place = displayed(attempt.map_or(state.root(), |_| named));
-    let text = heading(&place, &recorded, &attempts, attempt) + &manifest(recorded.job);
+    let place = displayed(if attempt.is_some() { named } else { state.root() });
+    let text = heading(&place, &recorded, &attempts, attempt.as_deref()) + &manifest(recorded.job);
     if out == Path::new("-") {
         return print(&text);
     }
@@ -48,11 +48,13 @@ pub fn reproduce(named: &Path, out: &Path) -> ExitCode {
 }
 
 /// The state that is named, and the attempt if its record is.
-fn selected(named: &Path) -> Result<(StateDir, Option<&str>), ExitCode> {
-    let folder = named.parent().filter(|folder| folder.ends_with(ATTEMPTS) && named.is_file());
-    let is_record = named.extension().is_some_and(|extension| extension == EXTENSION);
+fn selected(named: &Path) -> Result<(StateDir, Option<String>), ExitCode> {
+    // With its folder, also if it is named from within.
+    let path = std::fs::canonicalize(named).unwrap_or_else(|_| named.to_owned());
+    let folder = path.parent().filter(|folder| folder.ends_with(ATTEMPTS) && path.is_file());
+    let is_record = path.extension().is_some_and(|extension| extension == EXTENSION);
     if let Some(root) = folder.and_then(Path::parent).filter(|_| is_record) {
-        return Ok((StateDir::new(root), named.file_stem().and_then(OsStr::to_str)));
+        return Ok((StateDir::new(root), path.file_stem().and_then(OsStr::to_str).map(str::to_owned)));
     }
     let state = source::state_dir(&source::named(named)).map_err(|error| source::reject(&error))?;
     Ok((state, None))
@@ -90,7 +92,13 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
                 line(&mut text, &format!("To check it out: git checkout {commit}"));
             }
         }
-        None => line(&mut text, "What it ran with is not in the record."),
+        None => match attempt {
+            Some(attempt) => {
+                let unknown = format!("Attempt {attempt} only checked settings, or what it ran with is not recorded.");
+                line(&mut text, &unknown);
+            }
+            None => line(&mut text, "What it ran with is not in the record."),
+        },
     }
     // Of the job as a whole.
     if attempt.is_none() {
@@ -170,5 +178,7 @@ mod tests {
         assert!(first.contains("driver    570") && !first.contains("580") && !first.contains("differ"), "{first}");
         let unknown = heading("models/toy", &recorded, &[], None);
         assert!(unknown.contains("is not in the record"), "{unknown}");
+        let preflight = heading("toy-3.jsonl", &recorded, &attempts, Some("toy-3"));
+        assert!(preflight.contains("# Attempt toy-3 only checked settings, or"), "{preflight}");
     }
 }

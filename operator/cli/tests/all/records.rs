@@ -77,6 +77,9 @@ fn a_job_is_repeated_from_its_storage_or_a_record() {
     let text = stdout(&output);
     assert!(text.contains(&format!("# Attempt toy-{number} ran with:\n")), "{text}{}", stderr(&output));
     assert!(text.contains("graph") && text.contains("apiVersion: pawl.dev/v1alpha1"), "{text}");
+    let folder = format!("{storage}/.pawl/_records/attempts");
+    let within = scene.pawl(&["reproduce", &format!("toy-{number}.jsonl")]).current_dir(folder).output().unwrap();
+    assert!(stdout(&within).contains(&format!("# Attempt toy-{number} ran with:\n")), "{}", stderr(&within));
 }
 
 #[test]
