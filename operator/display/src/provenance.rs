@@ -7,6 +7,8 @@ use pawl_contract::record::Record;
 
 /// Attempts that are named one by one.
 const NAMED: usize = 3;
+/// Values of a fact that are shown, the newest.
+const VALUES: usize = 8;
 /// Digits of a commit that are shown.
 const DIGITS: usize = 12;
 
@@ -51,14 +53,17 @@ pub struct Fact {
 }
 
 impl Fact {
-    /// The value with its attempts, where there is more than one value.
+    /// The value; where there is more than one, each with its attempts, and of many the newest and the number of the
+    /// others.
     pub fn texts(&self) -> Vec<String> {
         let several = self.values.len() > 1;
         let text = |(value, attempts): &(String, Vec<String>)| match several {
             true => format!("{value} ({})", listed(attempts)),
             false => value.clone(),
         };
-        self.values.iter().map(text).collect()
+        let more = self.values.len().saturating_sub(VALUES);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        self.values.iter().take(VALUES).map(text).chain(more).collect()
     }
 }
 
@@ -186,8 +191,9 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
         facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
     (!different.is_empty()).then(|| {
         format!(
-            "Attempts that measured differ in {}. Both launches of a pair ran in one attempt, so that each verdict \
-             holds for what its own attempt had; the product of speedups that were measured with different ones need \
+            "Attempts that measured differ in {}. Both launches of a pair that measured speed ran in one attempt, so \
+             that each verdict on speed holds for what its own attempt had. Runs that were compared for their quality \
+             may be of different attempts, and the product of speedups that were measured with different ones need \
              not hold for any one of them.",
             different.join(", ")
         )
@@ -224,6 +230,10 @@ mod tests {
         let both = ["2 × L4, 141 GiB (toy-7)", "2 × H200, 141 GiB (toy-1, toy-2, toy-3 and 3 more)"];
         assert_eq!(texts(&other, "GPU"), both);
         assert_eq!(texts(&other, "libraries"), ["torch 2.8"]);
+        let each: Vec<_> = (1..=10).map(|number| measured(number, &format!("GPU {number}"), "2.8", true)).collect();
+        let shown = texts(&each, "GPU");
+        assert_eq!((shown.len(), shown[0].as_str()), (9, "2 × GPU 10, 141 GiB (toy-10)"));
+        assert_eq!(shown[8], "and 2 more");
     }
 
     #[test]
