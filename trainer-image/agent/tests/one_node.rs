@@ -558,7 +558,7 @@ fn with_interpreter(dir: &std::path::Path, interpreter: &str, script: &str) -> A
 #[tokio::test]
 async fn an_attempt_that_ends_at_once_is_known_with_what_it_was_measured() {
     let dir = tempdir().unwrap();
-    let plan = with_interpreter(dir.path(), r#"sleep 1; echo '{"torch": "2.8.0"}'"#, "done_well");
+    let plan = with_interpreter(dir.path(), r#"sleep 0.5; echo '{"torch": "2.8.0"}'"#, "done_well");
     let result = run_alone(&dir.path().join("node"), &plan).await;
     assert_eq!(result.end, AttemptEnd::Complete);
     let provenance = record(&dir.path().join("node/checkpoints")).begun.provenance.unwrap();

@@ -47,16 +47,20 @@ fn secret(word: &str, expected: bool) -> Option<(&str, &str)> {
     if expected && word != "\\" && !word.starts_with('-') {
         return Some(("", word));
     }
-    word.match_indices('=').map(|(at, _)| word.split_at(at + 1)).find(|(name, _)| is_secret(name))
+    let named = secret_name(word)?;
+    let at = named + word[named..].find('=')?;
+    Some(word.split_at(at + 1))
 }
 
 fn is_secret_option(word: &str) -> bool {
-    word.trim_start_matches(QUOTES).starts_with('-') && !word.contains('=') && is_secret(word)
+    word.trim_start_matches(QUOTES).starts_with('-') && !word.contains('=') && secret_name(word).is_some()
 }
 
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    ["token", "key", "secret", "password"].iter().any(|part| name.contains(part))
+/// Where the first part of a name ends that says that its value may be secret.
+fn secret_name(word: &str) -> Option<usize> {
+    // Its characters stay where they are.
+    let word = word.to_ascii_lowercase();
+    ["token", "key", "secret", "password"].iter().filter_map(|part| Some(word.find(part)? + part.len())).min()
 }
 
 /// Whether a value is a variable's: `$NAME`, `${NAME}` or `$(NAME)`.
