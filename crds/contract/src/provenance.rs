@@ -163,8 +163,8 @@ impl Provenance {
     }
 }
 
-/// For a field of a report or a record, which is to be read whatever a program has written here: what is no provenance is
-/// absent.
+/// For a field of a report or a record, which is to be read whatever a program has written here: what is no provenance
+/// is absent.
 pub(crate) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Provenance>, D::Error> {
     Value::deserialize(deserializer).map(|value| serde_json::from_value(value).ok())
 }
