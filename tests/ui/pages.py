@@ -96,7 +96,7 @@ def filtered(scene: Scene) -> None:
     page.get_by_label("Search", exact=True).fill("JOB-099")
     page.get_by_label("Search", exact=True).press("Enter")
     expect(page.locator("table.jobs tbody tr")).to_have_count(10)
-    page.get_by_label("State", exact=True).select_option("Failed")
+    page.locator("select[name=state]").select_option("Failed")
     page.get_by_role("button", name="Filter").press("Enter")
     expect(page.locator("table.jobs tbody tr")).to_have_count(1)
     expect(page.get_by_role("link", name="job-0990")).to_be_visible()

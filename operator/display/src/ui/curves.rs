@@ -70,7 +70,7 @@ fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
         let by_value = |a: &usize, b: &usize| near[*a].1.total_cmp(&near[*b].1);
         let ends = [(0..near.len()).min_by(by_value), (0..near.len()).max_by(by_value), near.len().checked_sub(1)];
         let kept: BTreeSet<usize> = ends.into_iter().flatten().collect();
-        kept.into_iter().map(|index| near[index])
+        kept.into_iter().map(move |index| near[index])
     });
     kept.collect()
 }

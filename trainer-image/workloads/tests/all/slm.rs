@@ -8,9 +8,11 @@ use pawl_graph::executor::{ExecOptions, Executable, Executor, read_chosen};
 use pawl_graph::graph::{DType, Op, Program, Role};
 use pawl_graph::passes::Pattern;
 use pawl_graph::recipe::{LossScale, Precision as Arithmetic, Recipe};
+use pawl_workloads::model_file::{FloatFormat, ModelFile};
 use pawl_workloads::slm::architecture::{Method, Projection, Size};
 use pawl_workloads::slm::config::Config;
-use pawl_workloads::slm::{SlmJob, export::export, learning_parameters};
+use pawl_workloads::slm::export::merged;
+use pawl_workloads::slm::{SlmJob, learning_parameters};
 use pawl_workloads::{At, Batch, Data, Job, Request, WorkloadError};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -441,14 +443,21 @@ fn an_export_merges_what_was_learnt_and_can_be_started_from() {
     compiled.train(30, 1e-2);
     let trained = compiled.states(Role::Parameter);
     let file = directory.path().join("model.safetensors");
-    export(&compiled.job, 42, &|name| trained.get(name).cloned(), false, &file).unwrap();
+    let all = compiled.job.weights().all();
+    let mut written = ModelFile::create(&file, &all, FloatFormat::F32).unwrap();
+    for decl in &all {
+        written.write(&decl.name, &merged(&compiled.job, decl, 42, &trained).unwrap()).unwrap();
+    }
+    written.finish().unwrap();
     let weights = directory.path().to_str().unwrap();
     for method in ["Full", "Lora"] {
         let mut again = CompiledSlm::new(small(json!({"method": method, "weights": weights})), batches(8), |_| {});
         let (a, b) = (compiled.evaluate()["loss"], again.evaluate()["loss"]);
         assert!((a / b - 1.0).abs() < 1e-5, "{method}: {a} is not {b}");
     }
-    let message = export(&compiled.job, 42, &|_| None, false, &file).unwrap_err().to_string();
+    let untrained = BTreeMap::new();
+    let refused = all.iter().find_map(|decl| merged(&compiled.job, decl, 42, &untrained).err());
+    let message = refused.unwrap().to_string();
     assert!(message.contains("lora_A"), "{message}");
     let wider = job(small(json!({"weights": weights, "architecture": {"feedForward": 64}})), batches(1));
     let message = wider.err().unwrap().to_string();
