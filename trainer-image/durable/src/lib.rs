@@ -3,7 +3,7 @@
 //! The new content is written to a temporary file in the same directory, which is then renamed over the old one.
 //! [`write()`] also flushes the file and its directory to disk: what it wrote survives a power failure. [`replace`]
 //! skips that, for files that are replaced several times a second. [`Replacement`] is for content that is written piece
-//! by piece, and [`NewDirectory`] for several files that appear together.
+//! by piece, and [`NewDirectory`] for several files that appear together, of which [`copy`] copies one.
 //!
 //! A failed replacement leaves the old file unchanged and removes the temporary one. Errors are those of the operating
 //! system, without a path: the caller names the file.
@@ -20,7 +20,7 @@ mod new_directory;
 
 pub use new_directory::NewDirectory;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
@@ -43,6 +43,16 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut new = Replacement::of(path)?;
     new.write_all(content)?;
     new.rename()
+}
+
+/// Copies the file `from` to `to` with its permissions, and flushes the copy to disk, but not the directory of `to`. A
+/// file that is there already is overwritten, not replaced: this is for what is put into a [`NewDirectory`].
+///
+/// # Errors
+/// When `from` cannot be read, or `to` cannot be written; it may then have a part of the content.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to)?;
+    File::open(to)?.sync_all()
 }
 
 /// The future content of a file. Dropped without [`Replacement::commit`], it is removed and the file is unchanged.
@@ -107,7 +117,6 @@ fn directory(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn names(directory: &Path) -> Vec<String> {

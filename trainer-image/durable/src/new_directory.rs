@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use tempfile::{Builder, TempDir};
 
 /// The future content of a directory, which is not there yet. Dropped without [`NewDirectory::commit`], nothing of it
-/// is left.
+/// is left. A process that is killed, also by Ctrl-C, drops nothing: the temporary directory, whose name begins with a
+/// dot and ends in `.new`, then remains.
 ///
 /// ```
 /// let place = tempfile::tempdir()?;

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use pawl_trainer::checkpoint::Choice;
-use pawl_trainer::export::{self, FloatFormat};
+use pawl_trainer::export::{self, Dtype};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,9 +53,14 @@ enum Command {
         /// Write the adapters of a language model alone, as PEFT has them.
         #[arg(long)]
         adapter: bool,
-        /// Where the initial weights of a language model are now. Default: where its configuration says.
+        /// Where the initial weights of a language model are now. Default: where its configuration says. Names and
+        /// shapes are checked, values are not.
         #[arg(long)]
         weights: Option<PathBuf>,
+        /// Where the tokenizer of a language model that was trained on text is now: its file, or the directory with it.
+        /// Default: where its configuration says.
+        #[arg(long)]
+        tokenizer: Option<PathBuf>,
     },
     /// Prints the programs of a plan, without running them.
     Plan {
@@ -69,12 +74,6 @@ enum Command {
         #[arg(long, value_enum, default_value = "graph")]
         dump: Dump,
     },
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Dtype {
-    Fp32,
-    Bf16,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -98,12 +97,9 @@ fn main() -> ExitCode {
             };
             pawl_trainer::plan_file(&plan, world_size, view)
         }
-        Some(Command::Export { plan, checkpoints, checkpoint, to, dtype, no_average, adapter, weights }) => {
-            let format = match dtype {
-                Dtype::Fp32 => FloatFormat::F32,
-                Dtype::Bf16 => FloatFormat::Bf16,
-            };
-            let options = export::Options { format, averages: !no_average, adapter, weights };
+        Some(Command::Export { plan, checkpoints, checkpoint, to, dtype, no_average, adapter, weights, tokenizer }) => {
+            let options =
+                export::Options { format: dtype.into(), averages: !no_average, adapter, weights, tokenizer };
             let exported = export::plan_file(&plan, &checkpoints, &checkpoint, &options, &to);
             exported.map(|exported| format!("{}: {exported}", to.display()))
         }

@@ -1,7 +1,8 @@
 //! The command line of `pawl export`.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use pawl_trainer::checkpoint::Choice;
+use pawl_trainer::export::Dtype;
 use std::path::PathBuf;
 
 /// `pawl export`.
@@ -27,15 +28,11 @@ pub struct ExportArgs {
     #[arg(long)]
     pub adapter: bool,
     /// Where the initial weights of a language model are on this machine. Default: where workload.config.weights says.
+    /// That their names and shapes are the same is checked, their values are not.
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
-}
-
-/// Format of exported weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    /// 32-bit floats.
-    Fp32,
-    /// Brain floats of 16 bits.
-    Bf16,
+    /// Where the tokenizer of a language model that was trained on text is on this machine: its file, or the directory
+    /// with it. Default: where workload.config.data.tokenizer says, or beside the initial weights.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<PathBuf>,
 }

@@ -3,14 +3,14 @@
 mod script;
 
 use super::{print, source};
-use crate::args::export::{Dtype, ExportArgs};
+use crate::args::export::ExportArgs;
 use crate::exit;
 use pawl_local::evidence::{displayed, launch_plan};
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, StateError};
 use pawl_trainer::checkpoint::{CheckpointError, Store};
 use pawl_trainer::ending::Ending;
-use pawl_trainer::export::{FloatFormat, Options};
+use pawl_trainer::export::{Dtype, Options};
 use std::process::ExitCode;
 
 /// Error of an export; nothing was written.
@@ -82,13 +82,11 @@ fn model(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Resul
         ))
     })?;
     let options = Options {
-        format: match arguments.dtype {
-            Some(Dtype::Bf16) => FloatFormat::Bf16,
-            Some(Dtype::Fp32) | None => FloatFormat::F32,
-        },
+        format: arguments.dtype.unwrap_or(Dtype::Fp32).into(),
         averages: !arguments.no_average,
         adapter: arguments.adapter,
         weights: arguments.weights.clone(),
+        tokenizer: arguments.tokenizer.clone(),
     };
     Ok(pawl_trainer::export::export(&plan, &store, &found, &options, &arguments.to)?.to_string())
 }

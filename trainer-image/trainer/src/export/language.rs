@@ -4,7 +4,6 @@ use super::source::Source;
 use super::{CONFIG, Options, WEIGHTS, failed, of_file, stream, write};
 use crate::ending::Ending;
 use crate::workload::ending;
-use pawl_graph::graph::StateDecl;
 use pawl_workloads::Request;
 use pawl_workloads::model_file::{FloatFormat, ModelFile};
 use pawl_workloads::slm::SlmJob;
@@ -12,7 +11,6 @@ use pawl_workloads::slm::architecture::Method;
 use pawl_workloads::slm::config::Config;
 use pawl_workloads::slm::export::{adapter_description, adapters, description, merged};
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// What trained the model: `config.json` is that of Transformers.
@@ -46,34 +44,30 @@ pub fn export(request: &Request, source: &Source<'_>, options: &Options, to: &Pa
     let averaged = if options.adapter {
         adapter(&job, source, options, to)?
     } else {
-        let (states, file) = (job.weights().all(), to.join(WEIGHTS));
+        let file = to.join(WEIGHTS);
         let description = description(job.config(), options.format).map_err(ending)?;
         write(&to.join(CONFIG), &description)?;
         match job.config().method {
-            Method::Full => stream(&job, &states, source, options.format, &file)?,
-            Method::Lora => merge(&job, request.seed, &states, (source, options.format), &file)?,
+            Method::Full => stream(&job, &job.weights().all(), source, options.format, &file)?,
+            Method::Lora => merge(&job, request.seed, source, options.format, &file)?,
         }
     };
     companions(job.config(), to)?;
     Ok(averaged)
 }
 
-/// Writes the weights `states` with adapters merged to `file`: the adapters, and one weight at a time, are in memory.
-fn merge(
-    job: &SlmJob,
-    seed: u64,
-    states: &[StateDecl],
-    (source, format): (&Source<'_>, FloatFormat),
-    file: &Path,
-) -> Result<usize, Ending> {
+/// Writes the weights with adapters merged to `file`: the adapters, and one weight at a time, are in memory. Returns the
+/// number of averages.
+fn merge(job: &SlmJob, seed: u64, source: &Source<'_>, format: FloatFormat, file: &Path) -> Result<usize, Ending> {
     let names: HashSet<String> = adapters(job).into_iter().map(|decl| decl.name).collect();
     let mut trained = BTreeMap::new();
     let averaged = source.each(job, &|name| names.contains(name), &mut |name, array| {
         trained.insert(name.to_owned(), array);
         Ok(())
     })?;
-    let mut file = ModelFile::create(file, states, format).map_err(of_file)?;
-    for decl in states {
+    let states = job.weights().all();
+    let mut file = ModelFile::create(file, &states, format).map_err(of_file)?;
+    for decl in &states {
         let value = merged(job, decl, seed, &trained).map_err(|error| Ending::InvalidPlan(error.to_string()))?;
         file.write(&decl.name, &value).map_err(of_file)?;
     }
@@ -105,8 +99,8 @@ fn companions(config: &Config, to: &Path) -> Result<(), Ending> {
         let found = beside.iter().map(|directory| directory.join(name)).find(|file| file.exists());
         let Some(file) = named.or(found) else { continue };
         let target = to.join(name);
-        let copied = fs::copy(&file, &target).and_then(|_| File::open(&target)?.sync_all());
-        copied.map_err(|error| failed(format!("{}: cannot be copied: {error}", file.display()), &error))?;
+        pawl_durable::copy(&file, &target)
+            .map_err(|error| failed(format!("{}: cannot be copied: {error}", file.display()), &error))?;
     }
     Ok(())
 }

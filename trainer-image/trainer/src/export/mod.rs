@@ -19,10 +19,11 @@ use pawl_contract::plan::LaunchPlan;
 use pawl_contract::settings::Settings;
 use pawl_durable::NewDirectory;
 use pawl_graph::graph::{Init, Meta, Role, StateDecl};
+use pawl_workloads::layered::overlay;
 use pawl_workloads::model_file::{ModelFile, ModelFileError};
 use pawl_workloads::slm::Slm;
 use pawl_workloads::{Job, Request, Workload as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 use source::Source;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -46,6 +47,27 @@ pub struct Options {
     pub adapter: bool,
     /// Where the initial weights of a language model are now, if not in the directory of `workload.config.weights`.
     pub weights: Option<PathBuf>,
+    /// Where the tokenizer of a language model that was trained on text is now, if not where
+    /// `workload.config.data.tokenizer` says.
+    pub tokenizer: Option<PathBuf>,
+}
+
+/// Format of exported weights, as the command line names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Dtype {
+    /// 32-bit floats.
+    Fp32,
+    /// Brain floats of 16 bits.
+    Bf16,
+}
+
+impl From<Dtype> for FloatFormat {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::Fp32 => Self::F32,
+            Dtype::Bf16 => Self::Bf16,
+        }
+    }
 }
 
 /// What was exported.
@@ -123,13 +145,20 @@ fn request(plan: &LaunchPlan, options: &Options) -> Request {
         config.insert("weights".to_owned(), Value::from(weights.to_string_lossy()));
         settings.workload.iter_mut().for_each(|patch| drop(patch.remove("weights")));
     }
+    if let Some(tokenizer) = &options.tokenizer {
+        let named = json!({"tokenizer": tokenizer.to_string_lossy()});
+        overlay(config.entry("data").or_insert_with(|| json!({})), &named);
+        let patches = settings.workload.iter_mut().filter_map(|patch| patch.get_mut("data")?.as_object_mut());
+        patches.for_each(|data| drop(data.remove("tokenizer")));
+    }
     Request { config, settings, seed: plan.seed, rank: 0, world: 1 }
 }
 
 /// Exports the model of a workload that is no language model. Returns the number of averages.
 fn other(name: &str, request: &Request, source: &Source<'_>, options: &Options, to: &Path) -> Result<usize, Ending> {
-    if options.adapter || options.weights.is_some() {
-        let only = "--adapter and --weights are for language models (workload.name: slm): leave them out";
+    if options.adapter || options.weights.is_some() || options.tokenizer.is_some() {
+        let only =
+            "--adapter, --weights and --tokenizer are for language models (workload.name: slm): leave them out";
         return Err(Ending::InvalidPlan(format!("workload.name: {name}: {only}")));
     }
     let job = pawl_workloads::workload(name).and_then(|workload| workload.prepare(request)).map_err(ending)?;

@@ -11,7 +11,7 @@ use crate::layered::overlay;
 use crate::model_file::FloatFormat;
 use crate::workload::WorkloadError;
 use pawl_graph::array::{Array, Data};
-use pawl_graph::graph::{GraphError, Meta, StateDecl, initial_value};
+use pawl_graph::graph::{GraphError, Init, InitialValues, Meta, StateDecl, quantize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,15 +52,11 @@ pub fn merged(
     trained: &BTreeMap<String, Array>,
 ) -> Result<Array, ExportError> {
     let (config, weights) = (job.config(), job.weights());
-    // Rounded as the launch stored it: the adapters were trained with the rounded weight.
-    let stored = match decl.meta.shape.rank() {
-        1 => decl.clone(),
-        _ => StateDecl { meta: Meta::new(weights.storage.frozen, &decl.meta.shape), ..decl.clone() },
-    };
-    let mut values = wide(&initial_value(&[&stored], &stored, seed)?);
-    let pairs = (0..config.architecture.layers).flat_map(|layer| Projection::ALL.map(|projection| (layer, projection)));
-    let adapted = pairs.into_iter().find(|&(layer, projection)| Weights::matrix_name(layer, projection) == decl.name);
-    if let Some((layer, projection)) = adapted.filter(|(_, projection)| config.lora.targets.contains(projection)) {
+    let mut pairs =
+        (0..config.architecture.layers).flat_map(|layer| Projection::ALL.map(|projection| (layer, projection)));
+    let matrix = pairs.find(|&(layer, projection)| Weights::matrix_name(layer, projection) == decl.name);
+    let mut values = frozen(&weights, decl, matrix.is_some(), seed)?;
+    if let Some((layer, projection)) = matrix.filter(|(_, projection)| config.lora.targets.contains(projection)) {
         let [down, up] = weights.adapter_decls(layer, projection);
         let (rank, inputs) = (down.meta.shape[0], down.meta.shape[1]);
         let learnt = |decl: &StateDecl| {
@@ -76,6 +72,31 @@ pub fn merged(
         }
     }
     Ok(Array::new(&decl.meta.shape, Data::F32(values))?)
+}
+
+/// The initial value of the base weight `decl` as the launch computed with it, which is what the adapters were trained
+/// with: rounded or, if it is a matrix of a block, in 8 bits, where the launch stored it so.
+fn frozen(weights: &Weights<'_>, decl: &StateDecl, of_block: bool, seed: u64) -> Result<Vec<f32>, GraphError> {
+    let shape = &decl.meta.shape;
+    let rounded = |init: Init| StateDecl { meta: Meta::new(weights.storage.frozen, shape), init, ..decl.clone() };
+    let mut initial = InitialValues::new(&[], seed);
+    let Some([codes, scales]) = of_block.then(|| weights.eight_bits(decl)).flatten() else {
+        let stored = if shape.rank() == 1 { decl.clone() } else { rounded(decl.init.clone()) };
+        return Ok(wide(&initial.of(&stored)?));
+    };
+    let (codes, scales) = (initial.of(&codes)?, wide(&initial.of(&scales)?));
+    let scaled = |mut values: Vec<f32>| {
+        let rows = values.chunks_exact_mut(shape[1]).zip(scales);
+        rows.for_each(|(row, scale)| row.iter_mut().for_each(|value| *value *= scale));
+        values
+    };
+    match codes.data() {
+        Data::U32(words) => {
+            let values = Array::new(shape, Data::F32(scaled(quantize::unpack(words))))?;
+            Ok(wide(&initial.of(&rounded(Init::Array(values)))?))
+        }
+        _ => Ok(scaled(wide(&codes))),
+    }
 }
 
 fn wide(array: &Array) -> Vec<f32> {

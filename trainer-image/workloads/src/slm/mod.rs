@@ -219,7 +219,8 @@ impl Job for SlmJob {
         self.setup.items_per_epoch
     }
 
-    /// Hash of the initial weights: frozen weights are not in a checkpoint.
+    /// Hash of the names and shapes of the initial weights, because frozen weights are not in a checkpoint. Other
+    /// values under the same names and shapes are not noticed.
     fn extras(&self) -> Vec<(String, Array)> {
         let Some(files) = &self.files else { return Vec::new() };
         let words = files.fingerprint().as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();

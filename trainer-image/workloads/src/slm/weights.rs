@@ -69,22 +69,38 @@ impl Weights<'_> {
     pub fn matrix<'b>(&self, b: &'b Builder, layer: usize, projection: Projection) -> Var<'b> {
         let (outputs, inputs) = self.config.architecture.matrix(projection);
         let base = self.base(&Self::matrix_name(layer, projection), &[outputs, inputs]);
-        if self.learns() || !(self.storage.quantized || self.storage.float8) {
-            return b.state(self.stored(base)).cast(DType::F32);
-        }
-        let frozen = |suffix: &str, dtype: DType, shape: [usize; 2], init: Init| {
-            let name = format!("{}.{suffix}", base.name);
-            b.state(StateDecl { name, meta: Meta::new(dtype, shape), role: Role::Frozen, init })
-        };
-        let of = || Box::new(base.clone());
+        let Some(parts) = self.eight_bits(&base) else { return b.state(self.stored(base)).cast(DType::F32) };
+        let [codes, scale] = parts.map(|part| b.state(part));
         if self.storage.float8 {
-            let codes = frozen("e4m3", DType::E4M3, [outputs, inputs], Init::Float8(of()));
-            let scale = frozen("scale", DType::F32, [outputs, 1], Init::Float8Scales(of(), DType::E4M3));
             return b.scope("dequantized", || Scaled { codes, scale }.value());
         }
-        let words = frozen("int8", DType::U32, [outputs / 4, inputs], Init::Quantized(of()));
-        let scales = frozen("scale", DType::F32, [outputs, 1], Init::QuantizationScales(of()));
-        b.scope("dequantized", || quantize::dequantize(words, scales, self.storage.frozen).cast(DType::F32))
+        b.scope("dequantized", || quantize::dequantize(codes, scale, self.storage.frozen).cast(DType::F32))
+    }
+
+    /// Declarations of the two states that stand for `base`, a matrix of a block: 8-bit numbers, and the scale of each
+    /// row. `None` if it is stored as it is.
+    pub fn eight_bits(&self, base: &StateDecl) -> Option<[StateDecl; 2]> {
+        if self.learns() || !(self.storage.quantized || self.storage.float8) {
+            return None;
+        }
+        let (outputs, inputs) = (base.meta.shape[0], base.meta.shape[1]);
+        let frozen = |suffix: &str, dtype: DType, shape: [usize; 2], init: Init| {
+            let name = format!("{}.{suffix}", base.name);
+            StateDecl { name, meta: Meta::new(dtype, shape), role: Role::Frozen, init }
+        };
+        let of = || Box::new(base.clone());
+        Some(if self.storage.float8 {
+            let scales = Init::Float8Scales(of(), DType::E4M3);
+            [
+                frozen("e4m3", DType::E4M3, [outputs, inputs], Init::Float8(of())),
+                frozen("scale", DType::F32, [outputs, 1], scales),
+            ]
+        } else {
+            [
+                frozen("int8", DType::U32, [outputs / 4, inputs], Init::Quantized(of())),
+                frozen("scale", DType::F32, [outputs, 1], Init::QuantizationScales(of())),
+            ]
+        })
     }
 
     /// The two matrices of an adapter: A (rank, inputs) and B (outputs, rank), under the names of Hugging Face's PEFT.

@@ -436,30 +436,61 @@ fn text_is_cut_by_the_tokenizer_of_the_weights() {
     assert!(message.contains("eos_token") && message.contains("tokenizer_config.json"), "{message}");
 }
 
+/// Writes the weights of `compiled` to `directory`, with adapters merged.
+fn export(compiled: &mut CompiledSlm, directory: &Path) {
+    let (trained, all) = (compiled.states(Role::Parameter), compiled.job.weights().all());
+    let mut file = ModelFile::create(&directory.join("model.safetensors"), &all, FloatFormat::F32).unwrap();
+    for decl in &all {
+        file.write(&decl.name, &merged(&compiled.job, decl, 42, &trained).unwrap()).unwrap();
+    }
+    file.finish().unwrap();
+}
+
 #[test]
 fn an_export_merges_what_was_learnt_and_can_be_started_from() {
     let directory = tempfile::tempdir().unwrap();
     let mut compiled = CompiledSlm::new(small(json!({"method": "Lora", "lora": {"dropout": 0.0}})), batches(8), |_| {});
     compiled.train(30, 1e-2);
-    let trained = compiled.states(Role::Parameter);
-    let file = directory.path().join("model.safetensors");
-    let all = compiled.job.weights().all();
-    let mut written = ModelFile::create(&file, &all, FloatFormat::F32).unwrap();
-    for decl in &all {
-        written.write(&decl.name, &merged(&compiled.job, decl, 42, &trained).unwrap()).unwrap();
-    }
-    written.finish().unwrap();
+    export(&mut compiled, directory.path());
     let weights = directory.path().to_str().unwrap();
     for method in ["Full", "Lora"] {
         let mut again = CompiledSlm::new(small(json!({"method": method, "weights": weights})), batches(8), |_| {});
         let (a, b) = (compiled.evaluate()["loss"], again.evaluate()["loss"]);
         assert!((a / b - 1.0).abs() < 1e-5, "{method}: {a} is not {b}");
     }
-    let untrained = BTreeMap::new();
+    let (all, untrained) = (compiled.job.weights().all(), BTreeMap::new());
     let refused = all.iter().find_map(|decl| merged(&compiled.job, decl, 42, &untrained).err());
     let message = refused.unwrap().to_string();
     assert!(message.contains("lora_A"), "{message}");
     let wider = job(small(json!({"weights": weights, "architecture": {"feedForward": 64}})), batches(1));
     let message = wider.err().unwrap().to_string();
     assert!(message.contains("gate_proj") && message.contains("[48, 32]"), "{message}");
+}
+
+#[test]
+fn an_export_has_the_eight_bits_that_adapters_were_trained_beside() {
+    let lora = || small(json!({"method": "Lora", "lora": {"dropout": 0.0}}));
+    let directory = tempfile::tempdir().unwrap();
+    let int8 = Settings { weight_quantization: Some(WeightQuantization::Int8), ..batches(8) };
+    let mut compiled = CompiledSlm::new(lora(), int8, |_| {});
+    compiled.train(10, 1e-2);
+    export(&mut compiled, directory.path());
+    let weights = directory.path().to_str().unwrap();
+    let mut again = CompiledSlm::new(small(json!({"method": "Full", "weights": weights})), batches(8), |_| {});
+    let (a, b) = (compiled.evaluate()["loss"], again.evaluate()["loss"]);
+    assert!((a / b - 1.0).abs() < 1e-5, "{a} is not {b}");
+
+    let float8 = Settings { precision: Some(Precision::Fp8), ..batches(8) };
+    let mut compiled = CompiledSlm::new(lora(), float8, |recipe| recipe.precision = Arithmetic::FP8);
+    // The adapters have no effect yet.
+    let (adapters, stored) = (compiled.states(Role::Parameter), compiled.states(Role::Frozen));
+    let name = "model.layers.1.mlp.down_proj.weight";
+    let decl = compiled.job.weights().all().into_iter().find(|decl| decl.name == name).unwrap();
+    let found = merged(&compiled.job, &decl, 42, &adapters).unwrap().to_f64();
+    let part = |suffix: &str| stored[&format!("{name}.{suffix}")].to_f64();
+    let (codes, scales) = (part("e4m3"), part("scale"));
+    let inputs = decl.meta.shape[1];
+    let expected: Vec<f64> =
+        codes.iter().enumerate().map(|(at, code)| f64::from((code * scales[at / inputs]) as f32)).collect();
+    assert_eq!(found, expected);
 }

@@ -43,6 +43,12 @@ pub(super) fn pack(matrix: &Array) -> Vec<u32> {
     words
 }
 
+/// The integers of `words`, in the order of the matrix: its elements, each divided by the scale of its row.
+pub fn unpack(words: &[u32]) -> Vec<f32> {
+    let lanes = (0..LANES).flat_map(|k| words.iter().map(move |word| word >> (8 * k) & 0xff));
+    lanes.map(|byte| (f64::from(byte) - BIAS) as f32).collect()
+}
+
 /// The elements of an array, by index. Matrices of large models are not copied.
 fn elements(matrix: &Array) -> Box<dyn Fn(usize) -> f64 + Sync + '_> {
     match matrix.data() {
