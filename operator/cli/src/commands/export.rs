@@ -1,5 +1,6 @@
 //! `pawl export`: takes the model out of a job that ran here, or whose storage was copied.
 
+mod python;
 mod script;
 
 use super::{print, source};
@@ -11,6 +12,7 @@ use pawl_local::state::{StateDir, StateError};
 use pawl_trainer::checkpoint::{CheckpointError, Store};
 use pawl_trainer::ending::Ending;
 use pawl_trainer::export::{Dtype, Options};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Error of an export; nothing was written.
@@ -67,9 +69,11 @@ pub fn export(arguments: &ExportArgs) -> ExitCode {
 
 /// Exports the model of a built-in workload.
 fn model(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
-    let directory = document.status.training.as_ref().and_then(|training| training.directory.as_ref());
+    let inner = document.status.training.as_ref().and_then(|training| training.directory.as_ref());
     let storage = storage(state, document);
-    let storage = directory.map_or(storage.clone(), |directory| format!("{storage}/{directory}"));
+    let storage = inner.map_or(storage.clone(), |inner| format!("{storage}/{inner}"));
+    // It would be created.
+    directory(&storage)?;
     let store = Store::open(&storage)?;
     let found = store.choose(&arguments.checkpoint)?;
     let launch = &found.author.launch;
@@ -99,4 +103,20 @@ fn storage(state: &StateDir, document: &Document) -> String {
         None => pawl_decision::storage::location(&document.job).unwrap_or_else(own),
     };
     storage.trim_end_matches('/').to_owned()
+}
+
+/// The directory of a storage on this machine, without links; `None` if the storage is elsewhere.
+///
+/// # Errors
+/// When there is no such directory.
+fn directory(storage: &str) -> Result<Option<PathBuf>, ExportError> {
+    let path = match storage.split_once("://") {
+        None => storage,
+        Some(("file", path)) => path,
+        Some(_) => return Ok(None),
+    };
+    let problem = "no such directory, in which the checkpoints of the job would be: mount the storage there, or copy it \
+                   with `kubectl pawl fetch` and name the copy";
+    let found = Path::new(path).canonicalize().ok().filter(|found| found.is_dir());
+    found.map(Some).ok_or_else(|| ExportError::Input(format!("{path}: {problem}")))
 }

@@ -86,6 +86,9 @@ fn a_language_model_is_a_directory_for_transformers() {
     let refused = scene.output(&["export", "job.yaml", "--to", "adapter", "--adapter"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("method Full trains all weights"), "{}", stderr(&refused));
+    let refused = scene.output(&["export", "job.yaml", "--to", "text", "--tokenizer", "here"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("data.tokenizer"), "{}", stderr(&refused));
 }
 
 /// A job whose script has written two checkpoints, the second of which has hashes as the Python package writes them.
@@ -134,10 +137,46 @@ fn the_checkpoint_of_a_script_is_copied_as_it_is() {
         (&["--checkpoint", "checkpoint-60"][..], "checkpoint checkpoint-60: not found as"),
         (&["--checkpoint", "../toy"][..], "is no path inside of the storage"),
         (&["--dtype", "bf16"][..], "are for the built-in workloads"),
+        (&["--tokenizer", "here"][..], "are for the built-in workloads"),
     ] {
-        let output = scene.output(&[&["export", "toy", "--to", "refused"], words].concat());
+        let output = scene.output(&[&["export", "toy", "--to", "refused"][..], words].concat());
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{expected}: {}", stderr(&output));
         assert!(!scene.path().join("refused").exists());
     }
+}
+
+#[test]
+fn what_is_no_part_of_the_checkpoint_of_a_script_is_not_exported() {
+    let scene = Scene::new();
+    let checkpoints = written(&scene);
+    let best = checkpoints.join("checkpoint-20");
+    let refused = |words: &[&str], expected: &str| {
+        let output = scene.output(&[&["export", "toy"][..], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{expected}: {}", stderr(&output));
+        let mut names = fs::read_dir(scene.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(names.all(|name| !name.to_string_lossy().contains("refused")), "{expected}: nothing is left");
+    };
+    let to = ["--to", "refused"];
+    let inside = best.join("inner/model");
+    refused(&["--to", inside.to_str().unwrap()], "is inside of checkpoint checkpoint-20");
+    assert!(!inside.exists());
+
+    fs::write(scene.path().join("secret"), "x").unwrap();
+    std::os::unix::fs::symlink(scene.path().join("secret"), best.join("inner/link")).unwrap();
+    refused(&to, "inner/link: is a link that leads out of the storage");
+    fs::remove_file(best.join("inner/link")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(best.join("inner/socket")).unwrap();
+    refused(&to, "inner/socket: is neither a file nor a directory");
+    fs::remove_file(best.join("inner/socket")).unwrap();
+    std::os::unix::fs::symlink(scene.path().join("secret"), checkpoints.join("linked")).unwrap();
+    refused(&["--to", "refused", "--checkpoint", "linked"], "linked: is a link that leads out of the storage");
+
+    // Another name than a script would give: that of a checkpoint of the built-in workloads, whose manifest comes last.
+    fs::rename(&best, checkpoints.join("00000007-step-70-by-1.0")).unwrap();
+    refused(&["--to", "refused", "--checkpoint", "00000007-step-70-by-1.0"], "it is incomplete");
+    fs::remove_dir_all(&checkpoints).unwrap();
+    refused(&to, "no such directory, in which the checkpoints of the job would be");
+    assert!(!checkpoints.exists());
 }
