@@ -174,7 +174,7 @@ fn what_does_not_exist_is_refused_with_its_name() {
         ("/nothing", 404, "/nothing"),
         ("/?state=Done", 400, "state: &quot;Done&quot;"),
         ("/fleet?state=Done", 400, "state: &quot;Done&quot;"),
-        ("/compare?job=one", 400, "2 to 20"),
+        ("/compare?job=one", 400, "2 to 12"),
         ("/compare?job=one&job=none", 404, "job: &quot;none&quot;"),
     ] {
         let (code, _, text) = ui.get(path);

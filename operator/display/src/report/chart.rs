@@ -7,7 +7,7 @@ use pawl_api::status::Speedup;
 
 /// A line of a chart.
 pub struct Series {
-    /// Its class in the style sheet: `a`, `b`, `train` or `valid`.
+    /// Its class in the style sheet: `a`, `b`, `train`, `valid`, or `c0` to `c11` for those of several jobs.
     pub class: &'static str,
     /// Its name in the tooltip.
     pub name: String,

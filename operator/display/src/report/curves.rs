@@ -10,7 +10,7 @@ use pawl_contract::plan::LaunchKind;
 const WIDTH: f64 = 476.0;
 const HEIGHT: f64 = 240.0;
 /// Classes in the style sheet of the lines of several jobs. After the last one, the first is used again.
-const JOBS: [&str; 12] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9", "c10", "c11"];
+pub const JOBS: [&str; 12] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9", "c10", "c11"];
 
 /// Lines over items seen, with their heading.
 pub struct Curves {

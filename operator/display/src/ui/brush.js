@@ -38,6 +38,7 @@ class Axis {
     this.area.setAttribute("role", "slider");
     this.area.setAttribute("aria-orientation", "vertical");
     this.area.setAttribute("aria-label", `${this.name}, ${figure.card.id}`);
+    this.area.setAttribute("aria-describedby", figure.help);
     this.area.setAttribute("aria-valuemin", "0");
     this.area.setAttribute("aria-valuemax", "100");
     line.after(this.shown, this.area);
@@ -60,6 +61,7 @@ class Axis {
   }
 
   drag(event) {
+    if (event.button !== 0) return;
     event.preventDefault();
     this.area.focus({ preventScroll: true });
     this.area.setPointerCapture(event.pointerId);
@@ -118,12 +120,14 @@ class Figure {
   constructor(svg, card) {
     this.svg = svg;
     this.card = card;
+    this.help = `${card.id}-help`;
     this.lines = [...svg.querySelectorAll("path[data-trial]")].map((path) => ({ path, points: points(path) }));
     this.axes = [...svg.querySelectorAll("line[data-axis]")].map((line) => new Axis(line, this));
     // A picture has no parts that can be focused.
     svg.setAttribute("role", "group");
     const help = document.createElement("p");
     help.className = "muted";
+    help.id = this.help;
     help.textContent = HELP;
     this.count = document.createElement("p");
     this.count.className = "selected";

@@ -2,6 +2,7 @@
 const HEIGHT = 260;
 // Variables of the style sheet that are not called as the class of a line.
 const VARIABLES = { valid: "good" };
+// The style sheet has these dashes too, those of the report and of `ui.css`: change both.
 const DASHED = new Set(["b", "c6", "c7", "c8", "c9", "c10", "c11"]);
 
 // What the buttons of a view show: how many times as many items, shifted by a share of what is shown.
@@ -17,10 +18,22 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${VARIABLES[name] ?? name}`).trim();
 }
 
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const compact = (digits) => new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: digits });
+const SHORT = compact(3);
 
-function short(value) {
-  return value === 0 || Math.abs(value) >= 0.001 ? compact.format(value) : value.toExponential(2);
+function short(value, digits = 3, format = SHORT) {
+  return value === 0 || Math.abs(value) >= 0.001 ? format.format(value) : value.toExponential(digits - 1);
+}
+
+// Labels of an axis whose values are `increment` apart, which may be much less than they are: neighbours differ.
+function labels(values, increment) {
+  const order = (value) => Math.floor(Math.log10(value));
+  const largest = Math.max(...values.map((value) => Math.abs(value ?? 0)));
+  // An increment has two digits, such as 2.5.
+  const needed = increment > 0 && largest > 0 ? order(largest) - order(increment) + 2 : 3;
+  const digits = Math.min(Math.max(needed, 3), 15);
+  const format = compact(digits);
+  return values.map((value) => (value === null ? "" : short(value, digits, format)));
 }
 
 class Chart {
@@ -70,17 +83,35 @@ class Chart {
     const positive = this.series.every((line) => line.values.every((value) => value === null || value > 0));
     this.logarithmic &&= positive;
     this.scale.disabled = !positive;
-    this.draw();
+    if (this.plot && this.drawn === this.lines()) this.refill();
+    else this.draw();
+  }
+
+  // All but the points that a plot is made of.
+  lines() {
+    const lines = this.series.map(({ name, class: colour, dots, items }) => [name, colour, dots, items.length === 1]);
+    return JSON.stringify([this.unit, this.logarithmic, lines]);
+  }
+
+  data() {
+    return uPlot.join(this.series.map((line) => [line.items, line.values]));
+  }
+
+  // Gives the same lines other points: the cursor and the selection remain.
+  refill() {
+    const zoom = this.zoom;
+    this.plot.setData(this.data(), !zoom);
+    if (zoom) this.plot.setScale("x", zoom);
   }
 
   draw() {
     if (this.series.length === 0) return;
+    this.drawn = this.lines();
     const zoom = this.zoom;
     const focused = [...this.host.querySelectorAll("th")].indexOf(document.activeElement);
     this.plot?.destroy();
     this.scale.ariaPressed = String(this.logarithmic);
-    const data = uPlot.join(this.series.map((line) => [line.items, line.values]));
-    this.plot = new uPlot(this.options(), data, this.host);
+    this.plot = new uPlot(this.options(), this.data(), this.host);
     if (zoom) this.plot.setScale("x", zoom);
     this.host.querySelectorAll(".u-series").forEach((row, index) => this.makeToggle(row.querySelector("th"), index));
     this.host.querySelectorAll("th")[focused]?.focus({ preventScroll: true });
@@ -91,7 +122,7 @@ class Chart {
       stroke: () => colour("soft"),
       grid: { stroke: () => colour("grid"), width: 1 },
       ticks: { stroke: () => colour("grid"), width: 1 },
-      values: (_, splits) => splits.map((value) => (value === null ? "" : short(value))),
+      values: (_plot, splits, _axis, _space, increment) => labels(splits, increment),
       ...more,
     });
     const value = (_, number) => (number === null || number === undefined ? "" : short(number));
@@ -110,6 +141,7 @@ class Chart {
       scales: { x: { time: false }, y: { distr: this.logarithmic ? 3 : 1 } },
       axes: [axis({ label: `items seen (${this.unit})` }), axis({ size: 60 })],
       series: [{ label: "items", value }, ...this.series.map(line)],
+      legend: { markers: { dash: (_, index) => (DASHED.has(this.series[index - 1]?.class) ? "dashed" : "solid") } },
       cursor: { drag: { x: true, y: false } },
       hooks: {
         setScale: [(plot, key) => key === "x" && this.zoomed(plot.scales.x)],
@@ -173,7 +205,10 @@ async function load() {
   // Of a server that does not answer, the page says so, and the charts remain as they are.
   if (!answer?.ok) return;
   const pictures = new Set([...root.querySelectorAll("[data-chart]")].map((picture) => picture.dataset.chart));
-  const shown = (await answer.json()).charts.filter((chart) => pictures.has(chart.id));
+  // It may end in the middle.
+  const found = await answer.json().catch(() => null);
+  if (!found) return;
+  const shown = found.charts.filter((chart) => pictures.has(chart.id));
   for (const { id, title } of shown) if (!charts.has(id)) charts.set(id, new Chart(title));
   place();
   for (const description of shown) charts.get(description.id).update(description);

@@ -8,6 +8,9 @@ use crate::report::evidence::Evidence;
 use crate::url::encode;
 use maud::{Markup, html};
 
+/// Most jobs that the page is for: each has its own line in the curves.
+pub const MOST: usize = curves::JOBS.len();
+
 /// The page of these jobs, each with its key.
 pub fn page(jobs: &[(&str, &Evidence)]) -> String {
     let rows = compared(&jobs.iter().map(|(_, evidence)| entry(evidence)).collect::<Vec<_>>());
@@ -20,7 +23,7 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
             table.compared {
                 thead {
                     tr {
-                        th scope="col" { "" }
+                        td {}
                         @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
                     }
                 }

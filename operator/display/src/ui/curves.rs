@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 /// Maximum points of a line.
 const MOST: usize = 2_000;
-/// Maximum points of a chart, if that leaves [`FEWEST`] of them to each line.
-const MOST_OF_CHART: usize = 20_000;
+/// Maximum points of an answer, if that leaves [`FEWEST`] of them to each line: each chart has an equal part.
+const MOST_OF_ANSWER: usize = 40_000;
 /// Points that a line may have in any case.
 const FEWEST: usize = 30;
 
@@ -46,12 +46,14 @@ pub fn compared(jobs: &[(&str, &Evidence)]) -> String {
 }
 
 fn json(all: &[Curves]) -> String {
-    let charts: Vec<Chart<'_>> = all.iter().map(chart).collect();
+    let most = MOST_OF_ANSWER / all.len().max(1);
+    let charts: Vec<Chart<'_>> = all.iter().map(|curves| chart(curves, most)).collect();
     serde_json::json!({ "charts": charts }).to_string()
 }
 
-fn chart(curves: &Curves) -> Chart<'_> {
-    let most = (MOST_OF_CHART / curves.series.len().max(1)).clamp(FEWEST, MOST);
+/// A chart with at most about `most` points.
+fn chart(curves: &Curves, most: usize) -> Chart<'_> {
+    let most = (most / curves.series.len().max(1)).clamp(FEWEST, MOST);
     let lines = curves.series.iter().map(|series| {
         let (items, values) = thinned(&series.points, most).into_iter().unzip();
         Line { name: &series.name, class: series.class, dots: series.dots, items, values }
@@ -127,6 +129,18 @@ mod tests {
         let lines = both["charts"][0]["series"].as_array().unwrap();
         assert_eq!((lines.len(), &lines[1]["name"], &lines[1]["class"]), (2, &json!("b"), &json!("c1")));
         assert_eq!(lines[0]["items"], json!([0.0, 10.0, 15.0, 30.0]));
+    }
+
+    #[test]
+    fn an_answer_has_few_points_however_many_charts_there_are() {
+        let points: Vec<(u64, f64)> = (0..1000).map(|items| (items, 1.0)).collect();
+        let job = evidence(vec![launch("toy-1", &points, &points)]);
+        let all: Vec<Curves> = (0..50).flat_map(|_| curves::compared(&[("a", &job), ("b", &job)])).collect();
+        let answer: Value = serde_json::from_str(&json(&all)).unwrap();
+        let charts = answer["charts"].as_array().unwrap();
+        let lines = charts.iter().flat_map(|chart| chart["series"].as_array().unwrap());
+        let count: usize = lines.map(|line| line["items"].as_array().unwrap().len()).sum();
+        assert!((MOST_OF_ANSWER / 4..=MOST_OF_ANSWER).contains(&count), "{count}");
     }
 
     #[test]

@@ -59,9 +59,9 @@ fn hours(jobs: &[&Listed]) -> Option<Markup> {
             table {
                 thead {
                     tr {
-                        th scope="col" { "" } th.n scope="col" { "jobs" } th.n scope="col" { "judging phases" }
+                        th scope="col" { "unit" } th.n scope="col" { "jobs" } th.n scope="col" { "judging phases" }
                         th.n scope="col" { "searching" } th.n scope="col" { "training" }
-                        th.n scope="col" { "saved, net" } th scope="col" { "" }
+                        th.n scope="col" { "saved, net" } th scope="col" { "note" }
                     }
                 }
                 tbody {

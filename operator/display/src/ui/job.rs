@@ -15,10 +15,7 @@ pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
     let events = format!("{}/events?from=", address(key));
     let content = html! {
         div data-curves={ (address(key)) "/curves.json" } {
-            (live(Live { events: &events, revision }, &content(evidence)))
-        }
-        @if begun(&evidence.job.spec, &evidence.status).next().is_some() {
-            p { a href={ (address(key)) "/search" } { "The search alone: sort and select its trials" } }
+            (live(Live { events: &events, revision }, &content(key, evidence)))
         }
         p { a href={ (address(key)) "/status.json" } { "The status as JSON" } }
     };
@@ -26,14 +23,17 @@ pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
 }
 
 /// The live part of the page.
-pub fn fragment(evidence: &Evidence) -> String {
-    displayable(content(evidence))
+pub fn fragment(key: &str, evidence: &Evidence) -> String {
+    displayable(content(key, evidence))
 }
 
-fn content(evidence: &Evidence) -> Markup {
+fn content(key: &str, evidence: &Evidence) -> Markup {
     html! {
         @if let Some(doing) = doing(evidence) { p.now { (doing) } }
         (report(evidence))
+        @if begun(&evidence.job.spec, &evidence.status).next().is_some() {
+            p { a href={ (address(key)) "/search" } { "The search alone: sort and select its trials" } }
+        }
     }
 }
 
@@ -91,9 +91,27 @@ mod tests {
         assert!(scripts.is_sorted(), "charts.js needs uPlot: {text}");
 
         let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
-        let text = fragment(&evidence("toy", training, json!([])));
+        let text = fragment("toy", &evidence("toy", training, json!([])));
         assert!(text.contains("training · 41% · ends about 2026-01-02 03:04 UTC"), "{text}");
-        assert!(!fragment(&evidence("toy", json!({"stage": "Complete"}), json!([]))).contains("class=\"now\""));
+        let text = fragment("toy", &evidence("toy", json!({"stage": "Complete"}), json!([])));
+        assert!(!text.contains("class=\"now\"") && !text.contains("/jobs/toy/search"), "{text}");
+    }
+
+    #[test]
+    fn the_search_is_linked_once_it_has_begun() {
+        let search = json!([{"name": "quick", "trials": 4, "epochs": 3,
+            "objectives": [{"metric": "loss", "goal": "Minimize"}],
+            "parameters": [{"name": "batchPerGpu", "min": "1", "max": "64"}]}]);
+        let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}, "search": search}});
+        let job = || serde_json::from_value(job.clone()).unwrap();
+        let of = |status: Value| {
+            let status = serde_json::from_value(status).unwrap();
+            fragment("a@b", &Evidence::new(job(), status, Vec::new(), Vec::new()))
+        };
+        let link = r#"<a href="/jobs/a%40b/search">"#;
+        assert!(!of(json!({"stage": "Optimizing"})).contains(link));
+        let begun = json!({"stage": "Searching", "search": [{"name": "quick", "inputHash": "x"}]});
+        assert!(of(begun).contains(link));
     }
 
     #[test]

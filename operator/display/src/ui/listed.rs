@@ -6,8 +6,9 @@ use crate::verdict::{Tone, tone};
 use jiff::Timestamp;
 use pawl_api::status::Stage;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// A job in the list. It is small, so that thousands of them can be kept in memory.
+/// A job in the list. Its clones share what grows with the job, so that thousands of them can be kept in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     /// What addresses it: its name or, where several jobs have that name, `NAME@PLACE`.
@@ -35,7 +36,7 @@ pub struct Listed {
     /// When its status was last written.
     pub changed: Option<Timestamp>,
     /// What it adds to the sums over jobs.
-    pub facts: Facts,
+    pub facts: Arc<Facts>,
 }
 
 impl Listed {
@@ -57,7 +58,7 @@ impl Listed {
             saved_percent: saved.map(|percent| percent.value()),
             started: status.start_time.as_deref().and_then(|time| time.parse().ok()),
             changed,
-            facts: Facts::new(entry),
+            facts: Arc::new(Facts::new(entry)),
         }
     }
 }

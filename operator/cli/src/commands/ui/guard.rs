@@ -8,7 +8,7 @@ use pawl_contract::report::printable;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// No script but `/assets/ui.js`. Figures of the report have their widths in style attributes, which run nothing.
+/// No scripts but those of `/assets`. Figures of the report have their widths in style attributes, which run nothing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; \
     img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 

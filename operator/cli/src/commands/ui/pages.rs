@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tokio::task::{JoinError, spawn_blocking};
 
 /// Most jobs beside each other.
-const MOST_COMPARED: usize = 20;
+const MOST_COMPARED: usize = compare::MOST;
 
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
@@ -155,8 +155,9 @@ async fn events_of_one(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Answer {
-    let state = read(move || state(&library.read(), &key)).await?;
-    let view = View::Job { state, fragment: Box::new(job::fragment) };
+    let wanted = key.clone();
+    let state = read(move || state(&library.read(), &wanted)).await?;
+    let view = View::Job { state, fragment: Box::new(move |evidence: &Evidence| job::fragment(&key, evidence)) };
     Ok(stream(view, seen(&query.unwrap_or_default(), &headers)))
 }
 
