@@ -110,7 +110,7 @@ mod tests {
         };
         let link = r#"<a href="/jobs/a%40b/search">"#;
         assert!(!of(json!({"stage": "Optimizing"})).contains(link));
-        let begun = json!({"stage": "Searching", "search": [{"name": "quick", "inputHash": "x"}]});
+        let begun = json!({"stage": "Searching", "search": [{"name": "quick", "inputHash": "x", "trials": ["C;;0.5;;;8"]}]});
         assert!(of(begun).contains(link));
     }
 

@@ -134,3 +134,43 @@ fn an_export_is_complete_or_not_there() {
     assert!(said.contains("does not match its hash"), "{said}");
     assert!(!names(dir.path()).iter().any(|name| name.contains("model")), "nothing is left: {:?}", names(dir.path()));
 }
+
+/// A byte-level BPE of a few tokens in `directory`.
+fn write_tokenizer(directory: &Path) {
+    let end = json!({"id": 5, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": [end], "normalizer": null, "truncation": null, "padding": null,
+        "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": {"a": 0, "b": 1, "\u{120}": 2, "ab": 3, "\u{120}ab": 4}, "merges": [["a", "b"], ["\u{120}", "ab"]],
+        },
+    });
+    fs::create_dir(directory).unwrap();
+    fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(directory.join("tokenizer_config.json"), json!({"eos_token": "<end>"}).to_string()).unwrap();
+}
+
+#[test]
+fn a_tokenizer_that_is_elsewhere_now_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let [text, tokenizer, moved] = ["text", "tokenizer", "moved"].map(|name| dir.path().join(name));
+    write_tokenizer(&tokenizer);
+    fs::create_dir(&text).unwrap();
+    (0..200).for_each(|number| fs::write(text.join(format!("{number}.txt")), "ab ab ".repeat(40)).unwrap());
+    let data = json!({"source": "Text", "directory": text, "tokenizer": tokenizer});
+    let config = json!({"size": "tiny", "sequence": 16, "data": data, "evaluation": {"windows": 8}});
+    train(dir.path(), ("slm", config, json!({"batchPerGpu": 4}), 8));
+    fs::rename(&tokenizer, &moved).unwrap();
+    let lost = export(dir.path(), "model", &[]);
+    let said = String::from_utf8(lost.stderr).unwrap();
+    assert!(!lost.status.success() && said.contains("data.tokenizer"), "{said}");
+    exported(dir.path(), "model", &["--tokenizer", moved.to_str().unwrap()]);
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let read = |directory: &Path| fs::read(directory.join(name)).unwrap();
+        assert!(read(&dir.path().join("model")) == read(&moved), "{name}");
+    }
+}
