@@ -89,7 +89,7 @@ class Chart {
 
   // All but the points that a plot is made of.
   lines() {
-    const lines = this.series.map(({ name, class: colour, dots, items }) => [name, colour, dots, items.length === 1]);
+    const lines = this.series.map(({ name, class: kind, dots, items }) => [name, kind, dots, items.length === 1]);
     return JSON.stringify([this.unit, this.logarithmic, lines]);
   }
 

@@ -110,8 +110,8 @@ mod tests {
         };
         let link = r#"<a href="/jobs/a%40b/search">"#;
         assert!(!of(json!({"stage": "Optimizing"})).contains(link));
-        let begun = json!({"stage": "Searching", "search": [{"name": "quick", "inputHash": "x", "trials": ["C;;0.5;;;8"]}]});
-        assert!(of(begun).contains(link));
+        let search = json!([{"name": "quick", "inputHash": "x", "trials": ["C;;0.5;;;8"]}]);
+        assert!(of(json!({"stage": "Searching", "search": search})).contains(link));
     }
 
     #[test]
