@@ -1,5 +1,6 @@
 //! `pawl run --dry-run`.
 
+use super::validate;
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_contract::plan::LaunchPlan;
@@ -7,8 +8,8 @@ use pawl_local::Options;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Prints the command line and the environment of each launch as a shell would read them, and what judging takes as
-/// comments.
+/// Prints the command line and the environment of each launch as a shell would read them, and as comments what
+/// judging takes and the warnings of `pawl validate`.
 pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     let launches = match pawl_local::preview(job, options) {
         Ok(launches) => launches,
@@ -39,9 +40,7 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     if !of_ranks.is_empty() {
         let _ = writeln!(text, "# Each rank also has {} and PAWL_*.", of_ranks.join(", "));
     }
-    let judging = pawl_decision::judging(job);
-    let warning = judging.warning().map(|warning| format!("warning: {warning}"));
-    for line in judging.lines().into_iter().chain(warning) {
+    for line in pawl_decision::judging(job).lines().into_iter().chain(validate::warnings(job)) {
         let _ = writeln!(text, "# {line}");
     }
     let printed = super::print(&text);

@@ -67,6 +67,9 @@ pub struct Loss {
     pub cost: f64,
     /// Largest share of that time which the phases can save.
     pub saves: f64,
+    /// Length of the training from which on it may pay, in the unit in which the training has its own: items or epochs.
+    /// `None`: none is long enough, as the phases save nothing.
+    pub pays_from: Option<u64>,
 }
 
 impl Judging {
@@ -98,13 +101,15 @@ impl Judging {
     pub fn loss(&self) -> Option<Loss> {
         // Each sum leaves out what is in the other unit, and is thus at most the cost.
         let (items, epochs) = self.time;
-        let cost = match (self.items, self.epochs) {
-            (Some(training), _) => items / training.max(1) as f64,
-            (None, Some(training)) => epochs / f64::from(training.max(1)),
+        let (judged, training) = match (self.items, self.epochs) {
+            (Some(training), _) => (items, training.max(1) as f64),
+            (None, Some(training)) => (epochs, f64::from(training.max(1))),
             (None, None) => return None,
         };
+        let cost = judged / training;
         let saves = self.promised.map_or(1.0, |promised| (1.0 - 1.0 / promised).max(0.0));
-        (!self.parts.is_empty() && cost > saves).then_some(Loss { cost, saves })
+        let pays_from = (saves > 0.0).then(|| (judged / saves).ceil() as u64);
+        (!self.parts.is_empty() && cost > saves).then_some(Loss { cost, saves, pays_from })
     }
 }
 

@@ -29,17 +29,16 @@ impl Judging {
         ))
     }
 
-    /// The warning about phases whose judging cannot pay for itself: that the default limit will give some of them up,
-    /// or, without a limit, what may be done about it. None where a limit is given.
+    /// The warning about phases whose judging cannot pay for itself, in one line that ends with what to do about it. All
+    /// that shows a manifest before it runs shows this line. None where a limit is given.
     pub fn warning(&self) -> Option<String> {
-        let Loss { cost, saves } = self.loss()?;
+        let loss = self.loss()?;
+        let cost = loss.cost * 100.0;
         let promise = match self.promised {
             None => "more than all there is to save".to_owned(),
-            Some(_) => format!("and saves at most {:.0} % of it, if each expectedSpeedup holds", saves * 100.0),
+            Some(_) => format!("and saves at most {:.0} % of it, if each expectedSpeedup holds", loss.saves * 100.0),
         };
-        let remedies = "remove the phases that save least, apply those that are known without measurement \
-                        (pin: Accepted), train for longer (spec.train)";
-        let cost = cost * 100.0;
+        let remedies = self.remedies(loss);
         match self.budget {
             Some(JudgingBudget::Percent(_)) => None,
             Some(JudgingBudget::Unlimited) => Some(format!(
@@ -53,6 +52,16 @@ impl Judging {
                 JudgingBudget::DEFAULT_PERCENT
             )),
         }
+    }
+
+    /// What makes judging pay: a training of a length that is long enough, if there is one, or less to judge.
+    fn remedies(&self, loss: Loss) -> String {
+        let field = if self.items.is_some() { "spec.train.items" } else { "spec.train.epochs" };
+        let longer = loss.pays_from.map(|length| format!("train for longer ({field} of at least {}), ", grouped(length)));
+        format!(
+            "{}remove the phases that save least, apply those that are known without measurement (pin: Accepted)",
+            longer.unwrap_or_default()
+        )
     }
 }
 
@@ -146,6 +155,11 @@ mod tests {
         let found = warning(16_000, Some("1.5")).expect("a third is saved, and half is spent");
         assert!(found.starts_with("spec.phases: judging takes probably 50 % of the time"), "{found}");
         assert!(found.contains("saves at most 33 % of it") && found.contains("pin: Accepted"), "{found}");
+        assert!(found.contains("spec.train.items of at least 24,000") && !found.contains('\n'), "{found}");
+        assert_eq!(warning(24_000, Some("1.5")), None, "the length that it names is long enough");
+        assert!(warning(23_999, Some("1.5")).is_some());
+        let found = warning(16_000, Some("1")).expect("nothing is saved");
+        assert!(!found.contains("train for longer"), "{found}");
         // What is promised by nobody may be anything below the whole.
         assert_eq!(warning(16_000, None), None);
         let found = warning(8_000, None).expect("9,600 items are judged");
