@@ -16,7 +16,7 @@ use crate::reason::Reason;
 use crate::revision::accepted;
 use crate::statistics::sequential::looks;
 use crate::train::expected_items_per_second;
-use pawl_api::spec::Role;
+use pawl_api::spec::{Phase, Role};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan};
 use pawl_contract::settings::Settings;
@@ -94,6 +94,11 @@ fn promised(subject: &Subject<'_>) -> Option<f64> {
     let phase = subject.phase?;
     let statuses = &subject.comparison.draft.status.phases;
     statuses.iter().find(|status| status.name == phase.name).filter(|status| status.fallback == 0)?;
+    promise(phase)
+}
+
+/// The speedup that the manifest promises of a phase without its fallbacks.
+pub(crate) fn promise(phase: &Phase) -> Option<f64> {
     phase.expected_speedup.as_ref().map(Decimal::value).filter(|promised| *promised > 0.0)
 }
 

@@ -5,6 +5,7 @@ use crate::comparison::Comparison;
 use crate::draft::{Draft, bounded};
 use crate::fingerprint::fingerprint;
 use crate::gates::{Subject, Verdict, judge, quality, speed};
+use crate::given_up::might_have_met;
 use crate::goal;
 use crate::launch::EvidenceTarget;
 use crate::reason::Reason;
@@ -152,6 +153,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let quality = quality::status(&subject.comparison);
     let measured = together(subject.comparison.candidates());
     let spent = draft.exhausted(&subject.comparison.task.to_string());
+    let remedy = if let Verdict::Fails { reason, .. } = &verdict { might_have_met(&subject, *reason) } else { None };
     let measured_revision = revision(&draft.effective());
     if let Some(bundle) = &mut draft.status.bundle {
         bundle.revision = measured_revision;
@@ -185,7 +187,10 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
         Verdict::Inconclusive { reason: Reason::NotConfirmed, message } => {
             unconfirmed(draft, PhaseState::Inconclusive, &prefixed(&message))
         }
-        Verdict::Fails { message, .. } => missed(draft, &prefixed(&message)),
+        Verdict::Fails { message, .. } => {
+            let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            missed(draft, &prefixed(&format!("{message}{remedy}")))
+        }
         Verdict::Inconclusive { reason, message } | Verdict::Unsupported { reason, message } => {
             missed(draft, &prefixed(&format!("{reason}: {message}")))
         }

@@ -79,6 +79,7 @@ mod fallback;
 mod fingerprint;
 mod fold;
 mod gates;
+mod given_up;
 mod goal;
 mod grace;
 mod guard;

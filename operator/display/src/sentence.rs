@@ -15,7 +15,7 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
     }
     let accepted: Vec<_> = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).collect();
     let (speedup, quality, is_missed) = match (&status.bundle, &accepted[..]) {
-        (_, []) => return Some(nothing(status)),
+        (_, []) => return Some(nothing_accepted(job, status)),
         (Some(bundle), _) if bundle.state == PhaseState::Accepted && !bundle.outdated => {
             (bundle.speedup.as_ref()?, bundle.quality.as_ref(), bundle.reason == GOAL_MISSED)
         }
@@ -36,7 +36,7 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
 }
 
 /// That nothing was accepted, and of how many phases the verdict rests on disturbed pairs.
-fn nothing(status: &TrainingJobStatus) -> String {
+fn nothing_fast_enough(status: &TrainingJobStatus) -> String {
     let is_disturbed = |phase: &&PhaseStatus| phase.speedup.as_ref().is_some_and(|speedup| speedup.disturbed > 0);
     match status.phases.iter().filter(is_disturbed).count() {
         0 => "No phase was accepted.".to_owned(),
@@ -47,6 +47,27 @@ fn nothing(status: &TrainingJobStatus) -> String {
 
 /// The reason of an accepted bundle that does not reach every gate.
 const GOAL_MISSED: &str = "GoalMissed";
+/// The reasons of a phase that is not measured further because of what that would take.
+const GIVEN_UP: [&str; 2] = ["BudgetSpent", "NotWorthKnowing"];
+
+/// That no phase was accepted, and what judges those that were given up for what judging may take.
+fn nothing_accepted(job: &TrainingJob, status: &TrainingJobStatus) -> String {
+    let is_given_up =
+        |phase: &&PhaseStatus| phase.state == PhaseState::Inconclusive && GIVEN_UP.contains(&phase.reason.as_str());
+    let given_up: Vec<&str> = status.phases.iter().filter(is_given_up).map(|phase| phase.name.as_str()).collect();
+    let default = if job.spec.analysis.budget_percent.is_none() { "the default of " } else { "" };
+    let remedy = "budgetPercent: Unlimited judges all phases";
+    match given_up.len() {
+        0 => nothing_fast_enough(status),
+        all if all == status.phases.len() => {
+            format!("No phase was judged: {default}analysis.budgetPercent does not pay for it; {remedy}.")
+        }
+        _ => format!(
+            "No phase was accepted; {default}analysis.budgetPercent did not pay for judging {}; {remedy}.",
+            given_up.join(", ")
+        ),
+    }
+}
 
 /// What a phase changes, with its fallback.
 fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
@@ -138,5 +159,18 @@ mod tests {
         disturbed[0]["speedup"]["disturbed"] = json!(1);
         let expected = "No phase was accepted; a verdict rests on disturbed pairs.";
         assert_eq!(of(disturbed, Value::Null).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn phases_that_the_budget_gave_up_are_named_with_what_judges_them() {
+        let given_up = |name: &str, reason: &str| json!({"name": name, "state": "Inconclusive", "reason": reason});
+        let all = json!([given_up("a", "BudgetSpent"), given_up("b", "NotWorthKnowing")]);
+        let nothing = "No phase was judged: the default of analysis.budgetPercent does not pay for it; \
+                       budgetPercent: Unlimited judges all phases.";
+        assert_eq!(of(all, Value::Null).as_deref(), Some(nothing));
+        let found = of(json!([given_up("a", "SpeedUndecided"), given_up("b", "BudgetSpent")]), Value::Null).unwrap();
+        assert!(found.starts_with("No phase was accepted; the default of") && found.contains("judging b; "), "{found}");
+        let measured = of(json!([given_up("a", "SpeedUndecided")]), Value::Null);
+        assert_eq!(measured.as_deref(), Some("No phase was accepted."));
     }
 }

@@ -60,3 +60,28 @@ fn a_dry_run_prints_no_secret_of_the_environment() {
         }
     }
 }
+
+#[test]
+fn a_ladder_that_cannot_pay_for_itself_is_warned_of_in_the_same_line_everywhere() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["workload"] = json!({"command": ["train", "--batch=$(settings.batchPerGpu)"],
+            "monitor": {"training": "(?<step>\\d+)"}});
+        job["spec"]["settings"] = json!({"batchPerGpu": 8});
+        job["spec"]["phases"] = json!([{"name": "batch", "expectedSpeedup": "1.1", "numerics": "Changed",
+            "settings": {"batchPerGpu": 16}}]);
+        job["spec"]["analysis"] = json!({});
+        job["spec"]["train"] = json!({"items": 1000});
+    });
+    let warning = |command: &[&str]| {
+        let text = stdout(&scene.output(command));
+        let lines: Vec<_> = text.lines().filter_map(|line| line.split_once("warning: spec.phases: ")).collect();
+        let [(_, warning)] = lines[..] else { panic!("{command:?}: {text}") };
+        warning.to_owned()
+    };
+    let validated = warning(&["validate", "job.yaml"]);
+    for part in ["train for longer (spec.train.items of at least", "(budgetPercent: Unlimited)"] {
+        assert!(validated.contains(part), "{validated}");
+    }
+    assert_eq!(warning(&["run", "--dry-run", "job.yaml"]), validated);
+}

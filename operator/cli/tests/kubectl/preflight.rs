@@ -305,3 +305,17 @@ fn an_invalid_manifest_is_rejected_without_a_request() {
     assert!(printed.err.contains("job.yaml:") && printed.err.contains("spec.phases[0].name"), "{}", printed.err);
     assert_eq!(api.asked().len(), 0);
 }
+
+#[test]
+fn a_ladder_that_cannot_pay_for_itself_is_noted_with_what_to_do() {
+    let api = Api::start(healthy);
+    let job = manifest(|job| {
+        job["spec"]["settings"] = json!({"batchPerGpu": 8});
+        job["spec"]["phases"] =
+            json!([{"name": "compile", "expectedSpeedup": "1.1", "settings": {"compile": "Graph"}}]);
+    });
+    let notes = findings(&preflight(&api, &job, &["-o", "json"]), "Note");
+    let warned = |note: &&String| note.contains("warning: spec.phases: judging would probably take");
+    let [warning] = notes.iter().filter(warned).collect::<Vec<_>>()[..] else { panic!("{notes:?}") };
+    assert!(warning.contains("spec.train.items of at least") && warning.contains("budgetPercent: Unlimited"), "{warning}");
+}

@@ -119,6 +119,13 @@ pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     }
 }
 
+/// By which factor the subject lacks its required speedup even at its largest plausible one. `None` if it requires
+/// none, or nothing is measured.
+pub(crate) fn lacking(subject: &Subject<'_>) -> Option<f64> {
+    let (threshold, interval) = (threshold(subject)?, reached(subject)?);
+    Some(threshold.value / interval.bounds.map_or(interval.mean, |(_, upper)| upper))
+}
+
 /// The interval of a comparison without a threshold: a single analysis at the whole error probability.
 fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
     let first = looks(&comparison.draft.spec.analysis).into_iter().take(1);

@@ -35,6 +35,16 @@ pub(super) fn epoch_seconds(subject: &Subject<'_>) -> Option<Verdict> {
     }
 }
 
+/// By which factor all accepted phases together are slower than the gates require; below 1 if they are not. `None` if
+/// nothing is measured.
+pub(crate) fn lacking(subject: &Subject<'_>) -> Option<f64> {
+    let (gates, speed) = (&subject.spec().gates, speed(subject)?);
+    let items = subject.comparison.draft.status.baseline.as_ref().and_then(|baseline| baseline.items_per_epoch);
+    let rate = gates.min_items_per_second.as_ref().map(Decimal::value);
+    let epoch = gates.max_epoch_seconds.as_ref().zip(items).map(|(gate, items)| items as f64 / gate.value());
+    Some(rate.into_iter().chain(epoch).fold(0.0, f64::max) / speed)
+}
+
 /// The violation by the items per second of a dry run.
 pub(super) fn items_per_second_of_dry_run(run: &DryRun<'_>) -> Option<String> {
     run.spec.gates.min_items_per_second.as_ref()?;

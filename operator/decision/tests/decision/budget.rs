@@ -250,3 +250,41 @@ fn without_a_training_there_is_no_limit() {
     world.run();
     assert_eq!(states(&world)[1], (PhaseState::Accepted, "SpeedAboveThreshold".to_owned()));
 }
+
+#[test]
+fn a_missed_goal_names_the_phases_that_the_default_budget_gave_up() {
+    let of = |budget, promises: &[(&str, &str)]| {
+        let mut world = ladder(60_000, json!({}), &["compile", "loader", "attention"], 1.05);
+        world.edit(|spec| spec["gates"] = json!({"overallSpeedup": "1.2"}));
+        for (name, promise) in promises {
+            let phase = world.job.spec.phases.iter_mut().find(|phase| phase.name == *name).unwrap();
+            phase.expected_speedup = Some(promise.parse().unwrap());
+        }
+        world.job.spec.analysis.budget_percent = budget;
+        world.run();
+        world
+    };
+    let message = |world: &World| {
+        let bundle = world.status.bundle.as_ref().unwrap();
+        assert_eq!((bundle.reason.as_str(), world.phase("compile").state), ("GoalMissed", PhaseState::Accepted));
+        bundle.message.clone()
+    };
+    let named = "budgetPercent: Unlimited also judges the phases that its default has given up, which might meet it: \
+                 loader, attention";
+    let mut world = of(None, &[]);
+    assert!(message(&world).ends_with(named), "{}", message(&world));
+    world.edit(|spec| spec["analysis"]["budgetPercent"] = json!("Unlimited"));
+    world.run();
+    assert_eq!(world.status.bundle.as_ref().unwrap().reason, "GoalMet", "the remedy is one");
+
+    // 1.05 times as fast, and 1.2 is asked for.
+    assert!(message(&of(None, &[("loader", "1.0"), ("attention", "1.25")])).ends_with(named));
+    let other = [
+        ("their promises are too small", of(None, &[("loader", "1.01"), ("attention", "1.02")])),
+        ("the limit is as it was asked for", of(Some(JudgingBudget::Percent(10)), &[])),
+    ];
+    for (why, world) in other {
+        assert!(message(&world).contains("is below gates.overallSpeedup 1.2"), "{}", message(&world));
+        assert!(!message(&world).contains("budgetPercent"), "{why}: {}", message(&world));
+    }
+}
