@@ -12,7 +12,7 @@ mod decided;
 mod smoke;
 
 use pawl_api::TrainingJob;
-use pawl_api::spec::{Gates, MetricGate};
+use pawl_api::spec::{Gates, JudgingBudget, MetricGate};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::report::LaunchResult;
 use pawl_contract::settings::OptimizerKernel;
@@ -218,6 +218,8 @@ fn judged(file: &str, gate: &str, plant: Plant, arm: Arm) -> (bool, String) {
     let quality = matches!(plant, Plant::Trained(_));
     (spec.analysis.quality_items, spec.analysis.quality_epochs, spec.analysis.quality_looks) =
         (Some(smoke.items), None, 1);
+    // The gate decides, also where the training does not pay for that.
+    spec.analysis.budget_percent = Some(JudgingBudget::Unlimited);
     let searches = !spec.search.is_empty();
     if searches {
         // The first stage is a dry run of the settings, which the gates are for.

@@ -223,4 +223,17 @@ mod tests {
             }
         }
     }
+
+    /// What the comment in `examples/ups-1gpu.yaml` says of the default.
+    #[test]
+    fn the_default_judges_a_ladder_in_full_that_pays_for_itself() {
+        let [as_promised, .., without_effect] = TRUTHS.map(|(_, truth)| World::new(EXAMPLES[0], truth));
+        assert_eq!(as_promised.spec.analysis.budget_percent, None, "the example shows the default");
+        let of = |world: &World, budget| world.judge(CLEAN, 0, budget);
+        let all = of(&as_promised, JudgingBudget::Unlimited);
+        assert_eq!(of(&as_promised, JudgingBudget::default())[0], all[0], "nothing is given up");
+        let [launches, _, saved] = of(&without_effect, JudgingBudget::default());
+        let [all, ..] = of(&without_effect, JudgingBudget::Unlimited);
+        assert!(launches < 0.5 * all && saved >= LEAST_SAVED, "{launches} of {all} launches, {saved} % saved");
+    }
 }
