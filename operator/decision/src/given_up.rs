@@ -1,4 +1,5 @@
-//! Phases that were given up for the default of `analysis.budgetPercent`, where all accepted phases together miss a gate.
+//! Phases that were given up for the default of `analysis.budgetPercent`, where all accepted phases together miss a
+//! gate.
 
 use crate::budget::{promise, refused};
 use crate::draft::Draft;

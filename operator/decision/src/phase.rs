@@ -200,9 +200,7 @@ fn skip_reason(draft: &Draft<'_>, index: usize) -> Option<(Reason, String)> {
     let in_effect = all.filter(|(i, (other, status))| {
         *i != index && accepted(status) && (*i < index || other.pin == Some(Pin::Accepted))
     });
-    let conflicts =
-        |other: &Phase| phase.conflicts_with.contains(&other.name) || other.conflicts_with.contains(&phase.name);
-    let (_, (conflict, _)) = in_effect.into_iter().find(|(_, (other, _))| conflicts(other))?;
+    let (_, (conflict, _)) = in_effect.into_iter().find(|(_, (other, _))| are_in_conflict(phase, other))?;
     Some((Reason::Conflict, format!("it conflicts with {}, which is accepted", conflict.name)))
 }
 
@@ -233,6 +231,25 @@ fn comparison<'a>(draft: &'a Draft<'a>, index: usize) -> Comparison<'a> {
     let candidate = control.with(&patch(&draft.spec.phases[index], status.fallback));
     let name = (Task::of_phase(status, status.fallback), EvidenceTarget::Phase(index));
     Comparison::new(draft, name, (control, candidate), &status.launches)
+}
+
+/// The phases that will be measured after this one, each with the settings accepted so far. Without those that conflict
+/// with it: which of them is tried first is for the manifest to say.
+fn later<'a>(draft: &'a Draft<'a>, index: usize) -> impl Iterator<Item = Subject<'a>> {
+    let (phases, statuses) = (&draft.spec.phases, &draft.status.phases);
+    let open = move |later: &usize| {
+        let later = *later;
+        phases[later].pin.is_none()
+            && !statuses[later].state.is_final()
+            && !are_in_conflict(&phases[index], &phases[later])
+            && skip_reason(draft, later).is_none()
+            && without_effect(draft, later).is_none()
+    };
+    (index + 1..phases.len()).filter(open).map(move |later| subject(draft, later))
+}
+
+fn are_in_conflict(one: &Phase, other: &Phase) -> bool {
+    one.conflicts_with.contains(&other.name) || other.conflicts_with.contains(&one.name)
 }
 
 fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
@@ -277,7 +294,8 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = if subject.changes_numerics() { quality::status(comparison) } else { None };
     let measured = together(comparison.candidates());
-    let given_up = if let Verdict::Run(work) = &verdict { refusal(&subject, work) } else { None };
+    let given_up =
+        if let Verdict::Run(work) = &verdict { refusal(&subject, work, later(draft, index)) } else { None };
     let checked = comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
     let phase = &mut draft.status.phases[index];
     phase.speedup = speedup;

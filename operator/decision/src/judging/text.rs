@@ -29,8 +29,8 @@ impl Judging {
         ))
     }
 
-    /// The warning about phases whose judging cannot pay for itself, in one line that ends with what to do about it. All
-    /// that shows a manifest before it runs shows this line. None where a limit is given.
+    /// The warning about phases whose judging cannot pay for itself, in one line that ends with what to do about it.
+    /// All that checks a manifest before it runs prints this line. None where a limit is given.
     pub fn warning(&self) -> Option<String> {
         let loss = self.loss()?;
         let cost = loss.cost * 100.0;
@@ -57,10 +57,10 @@ impl Judging {
     /// What makes judging pay: a training of a length that is long enough, if there is one, or less to judge.
     fn remedies(&self, loss: Loss) -> String {
         let field = if self.items.is_some() { "spec.train.items" } else { "spec.train.epochs" };
-        let longer = loss.pays_from.map(|length| format!("train for longer ({field} of at least {}), ", grouped(length)));
+        let longer = |length| format!("train for longer ({field} of at least {}), ", grouped(length));
         format!(
             "{}remove the phases that save least, apply those that are known without measurement (pin: Accepted)",
-            longer.unwrap_or_default()
+            loss.pays_from.map(longer).unwrap_or_default()
         )
     }
 }

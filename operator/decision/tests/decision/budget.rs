@@ -163,12 +163,43 @@ fn quality_launches_are_paid_for_too() {
             spec["phases"][0]["numerics"] = json!("Changed");
         });
         world.run();
-        (world.phase("compile").reason.clone(), world.launches(LaunchKind::Quality, ""))
+        let launches = |kind| world.launches(kind, "compile-") + world.launches(kind, "baseline-");
+        let phase = world.phase("compile");
+        (phase.reason.clone(), launches(LaunchKind::Measure), launches(LaunchKind::Quality), phase.message.clone())
     };
     // The pairs, and those of all phases together, are 6 % of the items; two seeds of the phase and of the baseline, 14
     // %.
-    assert_eq!(of_budget(15), ("BudgetSpent".to_owned(), 0));
-    assert_eq!(of_budget(40), ("SpeedAboveThreshold".to_owned(), 4));
+    let (reason, pairs, quality, message) = of_budget(15);
+    assert_eq!((reason.as_str(), pairs, quality), ("BudgetSpent", 0, 0), "pairs alone would show nothing: {message}");
+    assert!(message.starts_with("the next 6 launches and those of its quality would take about 16."), "{message}");
+    let (reason, pairs, quality, _) = of_budget(40);
+    assert_eq!((reason.as_str(), pairs, quality), ("SpeedAboveThreshold", 6, 4));
+}
+
+#[test]
+fn a_phase_that_promises_little_is_given_up_for_one_that_promises_much() {
+    use PhaseState::{Accepted, Inconclusive, RolledBack};
+    // A look at a phase is 6.7 % of the items, one at `attention` as fast as promised 6 %, and so are all together.
+    let of = |percent: u32, change: fn(&mut Value)| {
+        let mut world = ladder(50_000, json!({"budgetPercent": percent}), &["loader", "attention"], 1.25);
+        world.edit(|spec| spec["phases"][1]["expectedSpeedup"] = json!("1.25"));
+        world.edit(change);
+        world.run();
+        (states(&world)[0].0, states(&world)[1].0, world.phase("loader").message.clone())
+    };
+    let (loader, attention, message) = of(15, |_| {});
+    assert_eq!((loader, attention), (Inconclusive, Accepted));
+    assert!(message.contains("budgetPercent, which is 15, for phase attention, which promises more"), "{message}");
+    assert_eq!(of(20, |_| {}).0, RolledBack, "it pays for both");
+    assert_eq!(of(11, |_| {}).0, RolledBack, "it does not pay for attention anyway");
+    for (why, change) in [
+        ("twice as much is promised at most", (|spec| spec["phases"][0]["expectedSpeedup"] = json!("1.15")) as fn(&mut Value)),
+        ("nothing is promised", |spec| drop(spec["phases"][1].as_object_mut().unwrap().remove("expectedSpeedup"))),
+        ("it is the other phase that is tried first", |spec| spec["phases"][1]["conflictsWith"] = json!(["loader"])),
+        ("it may be what the other phase needs", |spec| spec["phases"][0]["role"] = json!("Enabler")),
+    ] {
+        assert_ne!(of(15, change).0, Inconclusive, "{why}");
+    }
 }
 
 #[test]
