@@ -38,6 +38,24 @@ fn a_run_in_a_pipe_judges_trains_and_shows_the_evidence() {
 }
 
 #[test]
+fn a_training_that_pays_for_no_verdict_is_done_with_the_baseline_and_says_so() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["analysis"].as_object_mut().unwrap().remove("budgetPercent");
+        job["spec"]["train"]["items"] = json!(6400);
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", stderr(&output));
+    assert!(text.contains("No phase was judged: the default of analysis.budgetPercent does not pay for it"), "{text}");
+    assert!(text.contains("budgetPercent: Unlimited"), "{text}");
+    let status = scene.status();
+    let reasons: Vec<_> = status["phases"].as_array().unwrap().iter().map(|phase| &phase["reason"]).collect();
+    assert_eq!(reasons, ["BudgetSpent"; 3]);
+    assert_eq!(status["stage"], "Complete");
+}
+
+#[test]
 fn json_is_one_document_and_equals_the_state() {
     let scene = Scene::new();
     scene.write_job(|job| job["spec"]["phases"] = json!([]));

@@ -36,6 +36,16 @@ pub fn job() -> Value {
     })
 }
 
+/// The same under the default budget: the slower phase is judged, and what is left does not pay for the others.
+fn limited() -> Value {
+    let mut job = job();
+    let spec = &mut job["spec"];
+    spec["phases"].as_array_mut().expect("a list").swap(0, 1);
+    spec["analysis"] = json!({});
+    spec["train"]["items"] = json!(18_000);
+    job
+}
+
 /// How fresh the caches are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caches {
@@ -270,6 +280,21 @@ async fn stopped_at_any_write_the_operator_comes_to_the_same_end(
     for at in 1..=whole.writes.len() {
         let end = run(Some((at, stop)), caches, None).await;
         let case = format!("{stop:?} at write {at} ({}), caches {caches:?}", whole.writes[at - 1]);
+        assert_eq!(timeless(end.status), wanted, "{case}");
+        assert_eq!(end.left, Vec::<String>::new(), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn so_does_one_that_gives_phases_up_for_the_default_budget() {
+    let (whole, _) = run_job(limited(), 1, None, Caches::Fresh, None).await;
+    let wanted = timeless(whole.status);
+    let reasons: Vec<_> = wanted["phases"].as_array().unwrap().iter().map(|phase| &phase["reason"]).collect();
+    assert_eq!(reasons, ["SpeedBelowThreshold", "BudgetSpent", "BudgetSpent"]);
+    assert_eq!(wanted["stage"], "Complete");
+    for at in 1..=whole.writes.len() {
+        let (end, _) = run_job(limited(), 1, Some((at, Stop::AnswerLost)), Caches::Behind, None).await;
+        let case = format!("at write {at} ({})", whole.writes[at - 1]);
         assert_eq!(timeless(end.status), wanted, "{case}");
         assert_eq!(end.left, Vec::<String>::new(), "{case}");
     }

@@ -163,7 +163,8 @@ fn quality_launches_are_paid_for_too() {
             spec["phases"][0]["numerics"] = json!("Changed");
         });
         world.run();
-        let (pairs, quality) = (world.launches(LaunchKind::Measure, "compile-"), world.launches(LaunchKind::Quality, ""));
+        let pairs = world.launches(LaunchKind::Measure, "compile-");
+        let quality = world.launches(LaunchKind::Quality, "");
         let phase = world.phase("compile");
         (phase.reason.clone(), pairs, quality, phase.message.clone())
     };

@@ -230,12 +230,17 @@ proptest! {
         spec in spec(),
         chances in prop::collection::vec(any::<u64>(), 1..60),
         happenings in prop::collection::vec(happening(), 0..160),
+        gives_budget in any::<bool>(),
     ) {
         let mut next = 0;
         let mut world = World::new(spec, Box::new(move |plan, _| {
             next += 1;
             anything(plan, chances[next % chances.len()])
         }));
+        if !gives_budget {
+            // The default gives phases up wherever it does not pay for them.
+            world.job.spec.analysis.budget_percent = None;
+        }
         for happening in happenings {
             happen(&mut world, happening);
         }

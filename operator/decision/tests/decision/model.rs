@@ -480,6 +480,22 @@ fn no_interleaving_of_two_faults_breaks_a_job() {
     assert!(checker.unique_state_count() > 5_000, "the model explores too little");
 }
 
+/// Explores the same job, whose training pays for no verdict, under the default budget.
+#[test]
+fn nor_does_one_break_a_job_under_the_default_budget() {
+    let mut model = Shell::new(2);
+    model.job.spec.analysis.budget_percent = None;
+    model.expected = vec![
+        (PhaseState::Inconclusive, "BudgetSpent".to_owned(), 0),
+        (PhaseState::Skipped, "RequirementNotAccepted".to_owned(), 0),
+        (PhaseState::Inconclusive, "BudgetSpent".to_owned(), 0),
+    ];
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    assert!(checker.is_done());
+    checker.assert_properties();
+    assert!(checker.unique_state_count() > 100, "the model explores too little");
+}
+
 /// `eventually` does not look into cycles, so the graph of states must have none: then every run ends.
 #[test]
 fn every_run_ends() {

@@ -33,6 +33,15 @@ fn job(attempts: u32) -> TrainingJob {
     .unwrap()
 }
 
+/// The same under the default budget: the slower phase is judged, and what is left does not pay for the other one.
+fn limited(attempts: u32) -> TrainingJob {
+    let mut job = job(attempts);
+    job.spec.phases.reverse();
+    job.spec.analysis.budget_percent = None;
+    job.spec.train.items = Some(8000);
+    job
+}
+
 #[test]
 fn variables_of_the_pod_template_refer_to_those_before_them_as_on_a_cluster() {
     let mut job = job(0);
@@ -178,10 +187,9 @@ fn searching() -> TrainingJob {
 }
 
 /// One life of the shell: decides until there is nothing to do but wait, or it is stopped.
-async fn live(directory: &Path, search: bool, left: &mut usize) -> End {
+async fn live(directory: &Path, job: fn(u32) -> TrainingJob, left: &mut usize) -> End {
     let known = attempts::load(&StateDir::new(directory)).unwrap().len();
-    let job = if search { searching() } else { job(known as u32) };
-    let mut shell = open(job, options(directory)).unwrap();
+    let mut shell = open(job(known as u32), options(directory)).unwrap();
     loop {
         let observed = shell.attempts.observe();
         let Document { job, status, .. } = &shell.document;
@@ -205,12 +213,12 @@ struct FinishedRun {
 }
 
 /// Runs the job to its end; the shell is stopped once after `steps` steps.
-async fn run(steps: usize) -> FinishedRun {
+async fn run(job: fn(u32) -> TrainingJob, steps: usize) -> FinishedRun {
     let directory = tempfile::tempdir().unwrap();
     let state = StateDir::new(directory.path());
     let (mut left, mut played) = (steps, Vec::new());
     for _ in 0..LIVES {
-        match live(directory.path(), false, &mut left).await {
+        match live(directory.path(), job, &mut left).await {
             End::Died => left = usize::MAX,
             // The manifest is changed before the second attempt runs anything.
             End::Waits if active(&state).iter().any(|record| record.plan.attempt == "toy-2") => {}
@@ -253,14 +261,25 @@ fn timeless(mut status: Value) -> Value {
 
 #[tokio::test]
 async fn stopped_after_any_step_a_run_comes_to_the_same_end() {
-    let whole = run(usize::MAX).await;
+    comes_to_the_same_end(job, ["Accepted", "RolledBack"], 30).await;
+}
+
+#[tokio::test]
+async fn stopped_after_any_step_so_does_one_under_the_default_budget() {
+    comes_to_the_same_end(limited, ["RolledBack", "Inconclusive"], 15).await;
+}
+
+/// Runs the job to the end at which its phases have these states, and again for each of its steps, of which it has
+/// `least` at least.
+async fn comes_to_the_same_end(job: fn(u32) -> TrainingJob, expected: [&str; 2], least: usize) {
+    let whole = run(job, usize::MAX).await;
     assert_eq!(whole.status["stage"], "Complete", "{:#}", whole.status);
     let states: Vec<_> =
         whole.status["phases"].as_array().unwrap().iter().map(|phase| phase["state"].clone()).collect();
-    assert_eq!(states, ["Accepted", "RolledBack"]);
-    assert!(whole.steps >= 30, "only {} steps", whole.steps);
+    assert_eq!(states, expected);
+    assert!(whole.steps >= least, "only {} steps", whole.steps);
     for steps in 0..whole.steps {
-        let end = run(steps).await;
+        let end = run(job, steps).await;
         assert_eq!(end.status, whole.status, "stopped after {steps} steps");
     }
 }
@@ -272,7 +291,7 @@ async fn stopped_after_any_step_a_search_comes_to_the_same_trials() {
         let state = StateDir::new(directory.path());
         let (mut left, mut played, mut most) = (steps, Vec::new(), 0);
         for _ in 0..LIVES {
-            match live(directory.path(), true, &mut left).await {
+            match live(directory.path(), |_| searching(), &mut left).await {
                 End::Died => left = usize::MAX,
                 End::Waits => {
                     most = most.max(active(&state).len());
