@@ -41,7 +41,8 @@ as their `expectedSpeedup` (5 % where they have none), every second of them only
 that quality launches end as early as their looks allow. Launches take the time of their items, and time ends the windows of slow
 steps; the speeds of the baselines are those measured on an H100 or H200, but for slm-8b-1gpu, whose windows are not ended by time
 here. Starts and compilations are not counted. The oracle knows which phases help and measures nothing. Percentages without an error
-are exact. A negative saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders.
+are exact. A negative saving is a loss: these trainings, at the length of their examples, are mostly too short for their ladders;
+that of ups-1gpu is long enough, and its manifest has the default.
 The other columns are with `analysis.budgetPercent: Unlimited`. With the [default](../concepts/phases.md), 10, the mean loss is about
 a tenth at most; single samples lose more where all accepted phases together need more launches than were kept free. `pawl validate`
 prints before a job how many launches its ladder needs."""),
