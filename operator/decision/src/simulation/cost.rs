@@ -237,8 +237,8 @@ mod tests {
         assert!(launches < 0.5 * all && saved >= LEAST_SAVED, "{launches} of {all} launches, {saved} % saved");
     }
 
-    /// Before quality launches were priced with the pairs before them, slm-fp8 lost 6.8 % and slm-8b-1gpu 5.8 % to pairs
-    /// that no verdict could follow; atft lost 9.9 % to phases that promise nothing, before those that do.
+    /// Before quality launches were priced with the pairs before them, slm-fp8 lost 6.8 % and slm-8b-1gpu 5.8 % to
+    /// pairs that no verdict could follow; atft lost 9.9 % to phases that promise nothing, before those that do.
     #[test]
     fn the_default_is_spent_on_phases_that_it_can_judge_and_that_promise_most() {
         let saved = |index: usize| {
