@@ -4,8 +4,8 @@
 //! ranks, and the decision core the results of launches, which a foreign image may have written.
 
 use crate::checkpoint::{CheckpointRef, TrainedPart};
-use crate::exit::Outcome;
 use crate::disturbance::DisturbanceKind;
+use crate::exit::Outcome;
 use crate::measured::{Measured, Spread, Validation};
 use crate::plan::{Budget, LaunchKind, LaunchPlan};
 use crate::progress::Progress;

@@ -294,8 +294,7 @@ fn judged(draft: &mut Draft<'_>, index: usize) -> Step {
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = if subject.changes_numerics() { quality::status(comparison) } else { None };
     let measured = together(comparison.candidates());
-    let given_up =
-        if let Verdict::Run(work) = &verdict { refusal(&subject, work, later(draft, index)) } else { None };
+    let given_up = if let Verdict::Run(work) = &verdict { refusal(&subject, work, later(draft, index)) } else { None };
     let checked = comparison.find(LaunchKind::Preflight, Arm::Candidate, 0).is_some();
     let phase = &mut draft.status.phases[index];
     phase.speedup = speedup;

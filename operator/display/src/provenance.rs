@@ -187,8 +187,7 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
     };
     let judging = attempts.iter().filter(|it| it.judges);
     let facts = collected(judging.map(|it| (it.attempt.as_str(), compared(&it.provenance))));
-    let different: Vec<String> =
-        facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
+    let different: Vec<String> = facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
     (!different.is_empty()).then(|| {
         format!(
             "Attempts that measured differ in {}. Both launches of a pair that measured speed ran in one attempt, so \

@@ -55,7 +55,10 @@ impl Gpus {
 
     #[cfg(feature = "cuda")]
     fn disturbances(&self) -> Vec<Disturbance> {
-        self.watched.iter().flat_map(|watched| watched.lock().iter().map(GpuWatch::disturbance).collect::<Vec<_>>()).collect()
+        self.watched
+            .iter()
+            .flat_map(|watched| watched.lock().iter().map(GpuWatch::disturbance).collect::<Vec<_>>())
+            .collect()
     }
 
     #[cfg(not(feature = "cuda"))]

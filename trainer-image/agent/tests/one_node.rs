@@ -402,22 +402,22 @@ async fn bad_plans_and_directories_in_use_are_refused() {
     let good = plan(1, 1, &["a"], TRAINS);
     let first = alone(dir.path(), &good);
     first.sees("a/up-0").await;
-    let refused = async |plan: &pawl_contract::plan::AttemptPlan| {
+    let refused = async |plan: &AttemptPlan| {
         let (_stop, stopped) = watch::channel(Stop::No);
         run(plan, Node::local(dir.path(), Vec::new()), stopped, |_| {}).await.unwrap_err()
     };
     assert!(matches!(refused(&good).await, AgentError::Busy(_)));
     for name in ["", "..", "a/b", ".hidden", "a b", &"x".repeat(129)] {
-        let bad = pawl_contract::plan::AttemptPlan { launches: vec![launch(name)], ..good.clone() };
+        let bad = AttemptPlan { launches: vec![launch(name)], ..good.clone() };
         assert!(refused(&bad).await.to_string().contains("a name has"), "{name}");
     }
-    let twice = pawl_contract::plan::AttemptPlan { launches: vec![launch("a"), launch("a")], ..good.clone() };
+    let twice = AttemptPlan { launches: vec![launch("a"), launch("a")], ..good.clone() };
     assert!(refused(&twice).await.to_string().contains("launch `a` is duplicated"));
-    let future = pawl_contract::plan::AttemptPlan { contract: 2, ..good.clone() };
+    let future = AttemptPlan { contract: 2, ..good.clone() };
     assert!(refused(&future).await.to_string().contains("contract 2"));
     first.stop.send(Stop::Now).unwrap();
     first.result().await;
-    let other = pawl_contract::plan::AttemptPlan { attempt: "job-2".into(), ..good };
+    let other = AttemptPlan { attempt: "job-2".into(), ..good };
     assert!(refused(&other).await.to_string().contains("holds attempt `job-1`"));
 }
 

@@ -70,9 +70,8 @@ impl NewDirectory {
 /// Checks that there is nothing at `path`, or an empty directory.
 fn require_empty(path: &Path) -> io::Result<()> {
     match fs::read_dir(path) {
-        Ok(mut entries) if entries.next().is_none() => Ok(()),
+        Ok(mut entries) => entries.next().map_or(Ok(()), |_| Err(io::ErrorKind::AlreadyExists.into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(()),
-        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound) => {
             Err(io::ErrorKind::AlreadyExists.into())
         }

@@ -98,8 +98,7 @@ fn main() -> ExitCode {
             pawl_trainer::plan_file(&plan, world_size, view)
         }
         Some(Command::Export { plan, checkpoints, checkpoint, to, dtype, no_average, adapter, weights, tokenizer }) => {
-            let options =
-                export::Options { format: dtype.into(), averages: !no_average, adapter, weights, tokenizer };
+            let options = export::Options { format: dtype.into(), averages: !no_average, adapter, weights, tokenizer };
             let exported = export::plan_file(&plan, &checkpoints, &checkpoint, &options, &to);
             exported.map(|exported| format!("{}: {exported}", to.display()))
         }

@@ -108,10 +108,8 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
         warning(attempts).iter().for_each(|warning| line(&mut text, warning));
     }
     let variables = recorded.job.spec.trainer.pod_template.env.iter();
-    let without: Vec<&str> = variables
-        .filter(|variable| variable.value_from.is_none())
-        .map(|variable| variable.name.as_str())
-        .collect();
+    let without: Vec<&str> =
+        variables.filter(|variable| variable.value_from.is_none()).map(|variable| variable.name.as_str()).collect();
     if !without.is_empty() {
         line(&mut text, &format!("Values of variables are left out. Add those of {}.", without.join(", ")));
     }

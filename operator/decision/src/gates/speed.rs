@@ -292,10 +292,7 @@ mod tests {
             shown(&Interval { mean: 1.3, bounds: (count > 1).then_some((1.2, 1.4)), count, repeated, unrest })
         };
         let why = "measured while other programs used the CPUs: 41 %)";
-        assert_eq!(
-            text(3, 5, 0),
-            format!("speedup 1.300 [1.200, 1.400] from 5 pairs (3 of 5 pairs were {why}")
-        );
+        assert_eq!(text(3, 5, 0), format!("speedup 1.300 [1.200, 1.400] from 5 pairs (3 of 5 pairs were {why}"));
         assert!(text(1, 4, 1).ends_with(&format!("(1 disturbed pair was repeated; 1 of 4 pairs was {why}")));
         assert!(text(1, 1, 0).ends_with(&format!("(it was {why}")));
     }

@@ -103,11 +103,14 @@ fn all_phases_together_rest_on_the_same_pairs_also_without_a_required_speedup() 
     let phases = json!([
         {"name": "fuse", "settings": {"compile": "Fuse"}}, {"name": "flash", "settings": {"attention": "Flash"}},
     ]);
-    let mut world = World::new(json!({"phases": phases}), Box::new(|plan, _| {
-        let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3), ("Flash", 1.2)]) * noise(plan, 0.002));
-        result.measured.disturbance.shared_gpu_share = Some(1.0);
-        result
-    }));
+    let mut world = World::new(
+        json!({"phases": phases}),
+        Box::new(|plan, _| {
+            let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3), ("Flash", 1.2)]) * noise(plan, 0.002));
+            result.measured.disturbance.shared_gpu_share = Some(1.0);
+            result
+        }),
+    );
     world.run();
     let bundle = world.status.bundle.as_ref().unwrap();
     assert_eq!((bundle.state, bundle.reason.as_str()), (PhaseState::Accepted, "GoalMet"));

@@ -59,11 +59,9 @@ impl Facts {
             let hours = match purpose {
                 Purpose::Train => &mut facts.training,
                 Purpose::Search => &mut facts.search,
-                Purpose::Preflight
-                | Purpose::Speed
-                | Purpose::Quality
-                | Purpose::Bundle
-                | Purpose::LeaveOneOut => &mut facts.judging,
+                Purpose::Preflight | Purpose::Speed | Purpose::Quality | Purpose::Bundle | Purpose::LeaveOneOut => {
+                    &mut facts.judging
+                }
             };
             *hours += *milliseconds as f64 / 3.6e6;
         }

@@ -24,8 +24,7 @@ pub const CHARTS: &str = include_str!("charts.js");
 /// The script of parallel coordinates, at `/assets/brush.js`.
 pub const BRUSH: &str = include_str!("brush.js");
 /// uPlot with its license, at `/assets/uplot.js`.
-pub const UPLOT: [&str; 4] =
-    ["/*\n", include_str!("vendor/LICENSE"), "*/\n", include_str!("vendor/uPlot.iife.min.js")];
+pub const UPLOT: [&str; 4] = ["/*\n", include_str!("vendor/LICENSE"), "*/\n", include_str!("vendor/uPlot.iife.min.js")];
 /// The icon, at `/assets/icon.svg`.
 pub const ICON: &str = include_str!("icon.svg");
 

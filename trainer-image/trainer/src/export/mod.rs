@@ -157,8 +157,7 @@ fn request(plan: &LaunchPlan, options: &Options) -> Request {
 /// Exports the model of a workload that is no language model. Returns the number of averages.
 fn other(name: &str, request: &Request, source: &Source<'_>, options: &Options, to: &Path) -> Result<usize, Ending> {
     if options.adapter || options.weights.is_some() || options.tokenizer.is_some() {
-        let only =
-            "--adapter, --weights and --tokenizer are for language models (workload.name: slm): leave them out";
+        let only = "--adapter, --weights and --tokenizer are for language models (workload.name: slm): leave them out";
         return Err(Ending::InvalidPlan(format!("workload.name: {name}: {only}")));
     }
     let job = pawl_workloads::workload(name).and_then(|workload| workload.prepare(request)).map_err(ending)?;
@@ -188,9 +187,8 @@ fn stream(
 ) -> Result<usize, Ending> {
     let names: HashSet<&str> = states.iter().map(|decl| decl.name.as_str()).collect();
     let mut file = ModelFile::create(path, states, format).map_err(of_file)?;
-    let averaged = source.each(job, &|name| names.contains(name), &mut |name, array| {
-        file.write(name, &array).map_err(of_file)
-    })?;
+    let averaged =
+        source.each(job, &|name| names.contains(name), &mut |name, array| file.write(name, &array).map_err(of_file))?;
     file.finish().map_err(of_file)?;
     Ok(averaged)
 }

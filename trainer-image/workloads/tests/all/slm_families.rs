@@ -204,7 +204,7 @@ fn new_models_are_described_as_they_are_read() {
         let mut asked = json!({"size": "tiny", "sequence": 12, "architecture": {"family": family}});
         overlay(&mut asked["architecture"], &changes);
         let job = job(asked, batches(1)).unwrap();
-        let Value::Object(fields) = description(job.config(), true).unwrap() else { panic!("an object") };
+        let Value::Object(fields) = description(job.config(), FloatFormat::Bf16).unwrap() else { panic!("an object") };
         let of = &job.config().architecture;
         assert_eq!(&architecture(Path::new("/m"), fields).unwrap(), of);
         let parameters: usize = job.weights().all().iter().map(|decl| decl.meta.shape.elements()).sum();

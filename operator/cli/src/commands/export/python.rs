@@ -191,7 +191,10 @@ mod tests {
             (json!({"format": 1, "files": {"weights": 4}, "hashes": {"other": hash}}), Some("no hash of weights")),
             (json!({"format": 1, "files": {"../weights": 4}}), Some("\"../weights\", which is no path inside")),
             (json!({"format": 1, "files": {}, "hashes": {"/etc/passwd": hash}}), Some("\"/etc/passwd\"")),
-            (json!({"format": 1, "files": {"weights": 4}, "hashes": {"weights": "00"}}), Some("does not match its hash")),
+            (
+                json!({"format": 1, "files": {"weights": 4}, "hashes": {"weights": "00"}}),
+                Some("does not match its hash"),
+            ),
             (json!({"format": 1, "files": {}, "sha256": hash}), Some("manifest does not match its hash")),
         ] {
             fs::write(place.join(FILE), manifest.to_string()).unwrap();

@@ -85,9 +85,10 @@ impl Column<'_> {
                 number(trial.values.first().copied().or_else(|| trial.newest().map(|report| report.value)))
             }
             Self::Value(index, _) => number(trial.values.get(*index).copied()),
-            Self::Parameter(name) => trial.point.get(*name).map_or(Key::Missing, |value| {
-                value.number().map_or_else(|| Key::Text(value.to_string()), Key::Number)
-            }),
+            Self::Parameter(name) => trial
+                .point
+                .get(*name)
+                .map_or(Key::Missing, |value| value.number().map_or_else(|| Key::Text(value.to_string()), Key::Number)),
             Self::Rate => number(Some(recorded.items_per_second).filter(|rate| *rate > 0.0)),
         }
     }
