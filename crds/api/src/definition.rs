@@ -5,7 +5,7 @@ use crate::rules;
 use crate::schema;
 use crate::spec::TrainingJobSpec;
 use crate::status::TrainingJobStatus;
-use pawl_contract::disturbance::DisturbanceKind;
+use pawl_contract::disturbance::{DisturbanceKind, IDLE_CPU};
 use pawl_contract::settings::{Numerics, Settings};
 use serde_json::{Map, Value, json};
 
@@ -132,8 +132,9 @@ fn shorten(schema: &mut Value) {
     for part in ["slowdown", "cusum", "earlier", "replaced", "segments", "slowMachine", "unseen", "bestCheckpoint"] {
         keep_first_description(&mut training[part]);
     }
-    for counted in ["lastCheckpoint", "violatedAtItems", "worse", "slowWindows", "quietWindows"] {
-        schema::strip(&mut training[counted], "description");
+    let counted = ["lastCheckpoint", "violatedAtItems", "worse", "slowWindows", "quietWindows", "stopSeconds"];
+    for known in counted.into_iter().chain(["directory", "wanted"]) {
+        schema::strip(&mut training[known], "description");
     }
     for part in ["speedup", "quality"] {
         keep_first_description(&mut status["bundle"]["properties"][part]);
@@ -159,7 +160,8 @@ fn omit_disturbances(status: &mut Value) {
 }
 
 fn forget_disturbances(fields: &mut Map<String, Value>) {
-    fields.retain(|name, _| DisturbanceKind::ALL.into_iter().all(|kind| kind.field() != name));
+    let of_launches = || DisturbanceKind::ALL.into_iter().map(DisturbanceKind::field).chain([IDLE_CPU]);
+    fields.retain(|name, _| of_launches().all(|field| field != name));
 }
 
 /// Removes descriptions from the properties that have the same description in `first`.

@@ -7,6 +7,9 @@
 use crate::measured::Disturbance;
 use std::fmt;
 
+/// Name of the field that says how many CPUs were left idle, which is no disturbance.
+pub const IDLE_CPU: &str = "idleCpuShare";
+
 /// A kind of disturbance: a field of [`Disturbance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisturbanceKind {
@@ -160,10 +163,11 @@ mod tests {
             cpu_throttled_share: Some(0.05),
             throttled_share: Some(0.06),
             shared_gpu_share: Some(0.07),
-            idle_cpu_share: None,
+            idle_cpu_share: Some(0.08),
         };
         let json = serde_json::to_value(&ones).unwrap();
-        assert_eq!(json.as_object().unwrap().len(), DisturbanceKind::ALL.len());
+        assert_eq!(json.as_object().unwrap().len(), DisturbanceKind::ALL.len() + 1);
+        assert_eq!(json[IDLE_CPU], 0.08);
         for kind in DisturbanceKind::ALL {
             assert_eq!(json[kind.field()].as_f64().as_ref(), ones.share(kind), "{kind:?}");
         }

@@ -4,7 +4,7 @@
 //! ranks, and the decision core the results of launches, which a foreign image may have written.
 
 use crate::checkpoint::{CheckpointRef, TrainedPart};
-use crate::disturbance::DisturbanceKind;
+use crate::disturbance::{DisturbanceKind, IDLE_CPU};
 use crate::exit::Outcome;
 use crate::measured::{Measured, Spread, Validation};
 use crate::plan::{Budget, LaunchKind, LaunchPlan};
@@ -213,7 +213,7 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
         ("float8OverflowShare", *float8_overflow_share, SHARE),
         ("float8UnderflowShare", *float8_underflow_share, SHARE),
         ("initialWeightsShare", *initial_weights_share, SHARE),
-        ("idleCpuShare", disturbance.idle_cpu_share, SHARE),
+        (IDLE_CPU, disturbance.idle_cpu_share, SHARE),
         ("stopSeconds", stop_seconds, (0.0, TIME)),
     ];
     let counted = counts.into_iter().find_map(|(field, value, most)| count(field, value?, most));
