@@ -70,6 +70,7 @@ fn a_ladder_that_cannot_pay_for_itself_is_warned_of_in_the_same_line_everywhere(
         job["spec"]["settings"] = json!({"batchPerGpu": 8});
         job["spec"]["phases"] = json!([{"name": "batch", "expectedSpeedup": "1.1", "numerics": "Changed",
             "settings": {"batchPerGpu": 16}}]);
+        job["spec"]["gates"] = json!({"validationLossDelta": "0.1"});
         job["spec"]["analysis"] = json!({});
         job["spec"]["train"] = json!({"items": 1000});
     });
