@@ -54,6 +54,11 @@ fn the_model_of_a_job_is_exported_by_its_name_and_from_its_storage_alone() {
     assert_eq!((&said["config"], &said["checkpoint"]["items"]), (&json!({"preset": "smoke"}), &json!(24)), "{said:#}");
     assert_eq!((&said["job"]["name"], &said["settings"]["compile"]), (&json!("toy"), &json!("Graph")), "{said:#}");
 
+    let inside = storage.join("v-900");
+    let output = scene.output(&["export", "toy", "--to", inside.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("is inside of the storage of the job") && !inside.exists(), "{}", stderr(&output));
+
     let again = scene.output(&["export", "job.yaml", "--to", "model"]);
     assert_eq!(again.status.code(), Some(2));
     assert!(stderr(&again).contains("model: exists already, and nothing is overwritten"), "{}", stderr(&again));
@@ -161,7 +166,7 @@ fn what_is_no_part_of_the_checkpoint_of_a_script_is_not_exported() {
     };
     let to = ["--to", "refused"];
     let inside = best.join("inner/model");
-    refused(&["--to", inside.to_str().unwrap()], "is inside of checkpoint checkpoint-20");
+    refused(&["--to", inside.to_str().unwrap()], "is inside of the storage of the job");
     assert!(!inside.exists());
 
     fs::write(scene.path().join("secret"), "x").unwrap();

@@ -193,7 +193,8 @@ fn a_phase_that_promises_little_is_given_up_for_one_that_promises_much() {
     assert!(message.contains("budgetPercent, which is 15, for phase attention, which promises more"), "{message}");
     assert_eq!(of(20, |_| {}).0, RolledBack, "it pays for both");
     assert_eq!(of(11, |_| {}).0, RolledBack, "it does not pay for attention anyway");
-    let exempt: [(&str, fn(&mut Value)); 4] = [
+    type Change = fn(&mut Value);
+    let exempt: [(&str, Change); 4] = [
         ("it promises half as much", |spec| spec["phases"][0]["expectedSpeedup"] = json!("1.15")),
         ("nothing is promised", |spec| drop(spec["phases"][1].as_object_mut().unwrap().remove("expectedSpeedup"))),
         ("it is the other phase that is tried first", |spec| spec["phases"][1]["conflictsWith"] = json!(["loader"])),

@@ -1,6 +1,6 @@
 //! Copies the checkpoint of a script, as the script wrote it.
 
-use super::{ExportError, directory, python, storage};
+use super::{ExportError, directory, python, require_outside, storage};
 use crate::args::export::ExportArgs;
 use pawl_api::status::TrainingStatus;
 use pawl_durable::NewDirectory;
@@ -11,13 +11,13 @@ use pawl_trainer::ending::Ending;
 use pawl_trainer::export::unusable;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Component, Path, PathBuf, absolute};
+use std::path::{Component, Path};
 
 /// Copies the checkpoint to the output directory: the content of its directory, or its file.
 ///
 /// # Errors
 /// When there is no such checkpoint here, it is incomplete, a file of it differs from its hash, leads out of the storage
-/// or is a special one, the output directory is in it, or it cannot be copied.
+/// or is a special one, the output directory is in the storage, or it cannot be copied.
 pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
     let ExportArgs { dtype, no_average, adapter, weights, tokenizer, .. } = arguments;
     if [dtype.is_some(), *no_average, *adapter, weights.is_some(), tokenizer.is_some()].contains(&true) {
@@ -40,22 +40,13 @@ pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Re
             path.display()
         ))
     })?;
-    if resolved(to).starts_with(&from) {
-        let problem = format!("is inside of checkpoint {name}: choose another directory");
-        return Err(ExportError::Input(format!("{}: {problem}", to.display())));
-    }
+    require_outside(to, &storage)?;
     let new = NewDirectory::at(to).map_err(|error| unusable(to, &error))?;
     let file = path.file_name().filter(|_| !from.is_dir());
     copy_all(&path, &file.map_or_else(|| new.path().to_owned(), |file| new.path().join(file)), &storage)?;
     verify(&path, &name, new.path())?;
     new.commit().map_err(|error| unusable(to, &error))?;
     Ok(format!("checkpoint {name}: copied as the script wrote it"))
-}
-
-/// A path that may not exist yet, or what is above it and does, without links.
-fn resolved(path: &Path) -> PathBuf {
-    let path = absolute(path).unwrap_or_else(|_| path.to_owned());
-    path.ancestors().find_map(|above| above.canonicalize().ok()).unwrap_or_default()
 }
 
 /// The name of the checkpoint that is asked for: the newest one where none is the best.
