@@ -29,8 +29,8 @@ pub enum DisturbanceKind {
     SharedGpu,
 }
 
-/// Above it, beyond what the launches left idle, other programs are more than the background of a machine, which takes 1
-/// to 3 % of two cores; they can take about as much of the speed of a launch that uses all cores.
+/// Above it, beyond what the launches left idle, other programs are more than the background of a machine, which takes
+/// 1 to 3 % of two cores; they can take about as much of the speed of a launch that uses all cores.
 const OTHER_CPU: f64 = 0.1;
 /// Above it, it is more than one look in five. A GPU is looked at once a second: in a window of some seconds, a single
 /// look is chance.

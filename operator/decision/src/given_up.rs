@@ -1,9 +1,9 @@
 //! Phases that were given up for the default of `analysis.budgetPercent`, where all accepted phases together miss a
 //! gate.
 
-use crate::budget::{promise, refused};
 use crate::draft::Draft;
-use crate::gates::{Subject, speed, throughput};
+use crate::gates::speed::{self, promise};
+use crate::gates::{Subject, throughput};
 use crate::reason::Reason;
 use pawl_api::spec::Phase;
 use pawl_api::status::PhaseState;
@@ -24,7 +24,8 @@ pub(crate) fn might_have_met(subject: &Subject<'_>, reason: Reason) -> Option<St
 /// Phases that are not measured further because of what that would take.
 fn given_up<'a>(draft: &'a Draft<'_>) -> impl Iterator<Item = &'a Phase> {
     let phases = draft.spec.phases.iter().zip(&draft.status.phases);
-    let of_budget = phases.filter(|(_, status)| status.state == PhaseState::Inconclusive && refused(&status.reason));
+    let of_budget =
+        phases.filter(|(_, status)| status.state == PhaseState::Inconclusive && Reason::gives_up(&status.reason));
     of_budget.map(|(phase, _)| phase)
 }
 

@@ -1,7 +1,7 @@
 //! The evaluation of one phase: skips it, re-opens it, or advances it.
 
 use crate::aggregate::together;
-use crate::budget::{Refusal, refusal, refused};
+use crate::budget::{Refusal, refusal};
 use crate::comparison::Comparison;
 use crate::draft::Draft;
 use crate::fallback;
@@ -50,7 +50,7 @@ fn input_hash(draft: &Draft<'_>, index: usize) -> String {
         inputs.extend(others);
         // An accepted phase stays so under a smaller budget. One that was given up is taken up when what it was given
         // up for changes.
-        if refused(&draft.status.phases[index].reason) {
+        if Reason::gives_up(&draft.status.phases[index].reason) {
             let training = (spec.train.items, spec.train.epochs);
             inputs.push(json!([spec.analysis.budget(), training, phase.expected_speedup]));
         }

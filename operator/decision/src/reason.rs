@@ -113,6 +113,11 @@ impl Reason {
     pub fn is(self, text: &str) -> bool {
         self.to_string() == text
     }
+
+    /// Whether `text`, from the status, says that a phase was given up for what judging it would take.
+    pub fn gives_up(text: &str) -> bool {
+        [Self::BudgetSpent, Self::NotWorthKnowing].into_iter().any(|reason| reason.is(text))
+    }
 }
 
 #[cfg(test)]

@@ -16,11 +16,11 @@
 mod prices;
 
 use self::prices::Prices;
-use crate::gates::{Subject, Verdict, judge, speed};
+use crate::gates::speed::{self, promise};
+use crate::gates::{Subject, Verdict, judge};
 use crate::launch::Work;
 use crate::reason::Reason;
-use pawl_api::spec::{Phase, Role};
-use pawl_contract::decimal::Decimal;
+use pawl_api::spec::Role;
 use pawl_contract::plan::LaunchKind;
 
 /// How many times as much a later phase must promise, for what it takes, as the one that is given up for it. An earlier
@@ -32,11 +32,6 @@ const LEAST_ADVANTAGE: f64 = 2.0;
 pub(crate) struct Refusal {
     pub reason: Reason,
     pub message: String,
-}
-
-/// Whether this is a reason of a [`Refusal`].
-pub(crate) fn refused(reason: &str) -> bool {
-    [Reason::BudgetSpent, Reason::NotWorthKnowing].into_iter().any(|known| known.is(reason))
 }
 
 /// Why `work` for a phase is not done; `None` if it is. `later` are the phases that will be measured after this one,
@@ -198,9 +193,4 @@ fn promised(subject: &Subject<'_>) -> Option<f64> {
     let statuses = &subject.comparison.draft.status.phases;
     statuses.iter().find(|status| status.name == phase.name).filter(|status| status.fallback == 0)?;
     promise(phase)
-}
-
-/// The speedup that the manifest promises of a phase without its fallbacks.
-pub(crate) fn promise(phase: &Phase) -> Option<f64> {
-    phase.expected_speedup.as_ref().map(Decimal::value).filter(|promised| *promised > 0.0)
 }

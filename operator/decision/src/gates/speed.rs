@@ -119,6 +119,11 @@ pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
     }
 }
 
+/// The speedup that the manifest promises of a phase without its fallbacks.
+pub(crate) fn promise(phase: &Phase) -> Option<f64> {
+    phase.expected_speedup.as_ref().map(Decimal::value).filter(|promised| *promised > 0.0)
+}
+
 /// By which factor the subject lacks its required speedup even at its largest plausible one. `None` if it requires
 /// none, or nothing is measured.
 pub(crate) fn lacking(subject: &Subject<'_>) -> Option<f64> {

@@ -63,7 +63,8 @@ fn a_disturbed_pair_is_repeated_and_said_so() {
     assert_eq!(world.launches(LaunchKind::Measure, "fuse"), 8);
 }
 
-/// A trainer whose candidate is 1.3 times as fast, beside other programs that use 41 % of the CPUs where `busy` says so.
+/// A trainer whose candidate is 1.3 times as fast, beside other programs that use 41 % of the CPUs where `busy` says
+/// so.
 fn beside_others(busy: impl Fn(&LaunchPlan) -> bool + 'static) -> Trainer {
     Box::new(move |plan, _| {
         let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));

@@ -56,8 +56,8 @@ pub fn export(request: &Request, source: &Source<'_>, options: &Options, to: &Pa
     Ok(averaged)
 }
 
-/// Writes the weights with adapters merged to `file`: the adapters, and one weight at a time, are in memory. Returns the
-/// number of averages.
+/// Writes the weights with adapters merged to `file`: the adapters, and one weight at a time, are in memory. Returns
+/// the number of averages.
 fn merge(job: &SlmJob, seed: u64, source: &Source<'_>, format: FloatFormat, file: &Path) -> Result<usize, Ending> {
     let names: HashSet<String> = adapters(job).into_iter().map(|decl| decl.name).collect();
     let mut trained = BTreeMap::new();

@@ -16,8 +16,8 @@ use std::path::{Component, Path};
 /// Copies the checkpoint to the output directory: the content of its directory, or its file.
 ///
 /// # Errors
-/// When there is no such checkpoint here, it is incomplete, a file of it differs from its hash, leads out of the storage
-/// or is a special one, the output directory is in the storage, or it cannot be copied.
+/// When there is no such checkpoint here, it is incomplete, a file of it differs from its hash, leads out of the
+/// storage or is a special one, the output directory is in the storage, or it cannot be copied.
 pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
     let ExportArgs { dtype, no_average, adapter, weights, tokenizer, .. } = arguments;
     if [dtype.is_some(), *no_average, *adapter, weights.is_some(), tokenizer.is_some()].contains(&true) {
@@ -102,8 +102,8 @@ fn copy_all(from: &Path, to: &Path, storage: &Path) -> Result<(), ExportError> {
     File::open(to).and_then(|directory| directory.sync_all()).map_err(failed)
 }
 
-/// Compares the files of the checkpoint at `path`, of which there is a copy, with their hashes, where it has some: those
-/// of the Python package and of programs in Rust.
+/// Compares the files of the checkpoint at `path`, of which there is a copy, with their hashes, where it has some:
+/// those of the Python package and of programs in Rust.
 fn verify(path: &Path, name: &str, copy: &Path) -> Result<(), ExportError> {
     let unreadable = |problem: String| {
         let problem = format!("checkpoint {name}: {problem}: choose another one with --checkpoint");
