@@ -7,7 +7,8 @@ from .table import table
 INTRODUCTION = """# Ladders on GPUs
 
 Each section is one run of [`tests/device/ladder`](../cases.md): an example with its own gates, analysis, phases and seeds; only its
-data are fewer and its training is shorter. With `--nothing`, a last phase changes nothing that matters, and must not be accepted.
+data are fewer and its training is shorter. `-whole` are those with all of their data, training and budget; `-again` those of which a
+phase was judged again. With `--nothing`, a last phase changes nothing that matters, and must not be accepted.
 The whole records, with each launch, are in `tests/device/ladders`; `--continue` resumes an interrupted one.
 
 """
@@ -17,12 +18,14 @@ STATES = {"Accepted": "accepted", "RolledBack": "rolled back", "Inconclusive": "
 
 
 def page(repository):
-    records = [json.loads(path.read_text()) for path in sorted((repository / "tests/device/ladders").glob("*.json"))]
-    return INTRODUCTION + "\n".join(section(**record) for record in records)
+    paths = sorted((repository / "tests/device/ladders").glob("*.json"))
+    return INTRODUCTION + "\n".join(section(path.stem, **json.loads(path.read_text())) for path in paths)
 
 
-def section(machines, job):
-    name, spec, status = job["job"]["metadata"]["name"], job["job"]["spec"], job["status"]
+def section(name, machines, job):
+    spec, status = job["job"]["spec"], job["status"]
+    if "search" in status:
+        return f"## {name}\n\n{about(machines, spec, status)}\n\n{stages(spec, status)}"
     phases = [(f"`{phase['name']}`", phase) for phase in status["phases"]]
     if "bundle" in status:
         phases.append(("**all together**", status["bundle"]))
@@ -32,6 +35,21 @@ def section(machines, job):
     if gates := judged(spec, status):
         text += f"\nGates:\n\n{table(['Gate', 'Asked', 'Measured'], gates)}"
     return text
+
+
+def stages(spec, status):
+    """The stages of a search: what was tried, and what its best trial was compared with."""
+    rows = []
+    for wanted in spec["search"]:
+        stage = next((stage for stage in status["search"] if stage["name"] == wanted["name"]), {})
+        states = [trial.partition(";")[0] for trial in stage.get("trials", [])]
+        tried = f"{len(states)} of {wanted['trials']}, {states.count('S')} ended early"
+        best = stage.get("best", {})
+        values = ", ".join(f"{name} {value}" for name, value in best.get("parameters", {}).items())
+        rows.append([f"`{wanted['name']}`", tried, f"{best['trial']}: {best['values'][0]} ({values})" if best else "",
+                     stage.get("message", "not ended")])
+    goals = ", ".join(f"{objective['goal'].lower()} `{objective['metric']}`" for objective in spec["search"][0]["objectives"])
+    return f"Objective: {goals}.\n\n" + table(["Stage", "Trials", "Best trial", "Result"], rows)
 
 
 def about(machines, spec, status):
@@ -83,7 +101,7 @@ def judged(spec, status):
         asked = ", ".join(f"{name} {gate[name]}" for name in ("min", "max", "maxRegression", "maxRelativeRegression",
                           "maxRelativeDifference") if name in gate)
         value = measured.get("metrics", {}).get(gate["name"])
-        rows.append([f"`{gate['name']}`", asked, f"{float(value):+.4f}" if value is not None else ""])
+        rows.append([f"`{gate['name']}`", asked, f"{float(value):+.4f} to the baseline" if value is not None else ""])
     if limit := gates.get("gpuMemory"):
         rows.append(["`gpuMemory`", f"≤ {limit}", memory(bundle)])
     if least := gates.get("minGpuUtilization"):
