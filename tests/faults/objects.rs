@@ -55,10 +55,10 @@ fn the_loss_of_its_token_and_its_plan_does_not_hurt_a_running_gang() {
         let edit = Patch::Merge(json!({"data": {"plan.json": "{}"}}));
         let refused = scene.api::<ConfigMap>().patch(&name, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
-        let edit = Patch::Merge(json!({"stringData": {"token": "x"}}));
-        let prefix = format!("pawl-token-{name}-");
+        let edit = Patch::Merge(json!({"stringData": {"0": "x"}}));
         let secrets = scene.owned::<Secret>("train").await;
-        let token = secrets.iter().map(ResourceExt::name_any).find(|name| name.starts_with(&prefix)).unwrap();
+        assert_eq!(secrets.len(), 1, "its attempts have a Secret together");
+        let token = secrets[0].name_any();
         let refused = scene.api::<Secret>().patch(&token, &PatchParams::default(), &edit).await.unwrap_err();
         assert!(refused.to_string().contains("immutable"), "{refused}");
         scene.api::<Secret>().delete(&token, &DeleteParams::default()).await.unwrap();
@@ -175,11 +175,12 @@ fn deleting_a_job_leaves_nothing() {
             Training::under_way(scene, "train", 60, |job| job["spec"]["trainer"]["replicas"] = 2.into()).await;
         assert_eq!(training.running().await.len(), 2);
         scene.api::<TrainingJob>().delete("train", &DeleteParams::default()).await.unwrap();
-        let nothing = async || (scene.count_owned("train").await == 0).then_some(());
+        let owned = async || scene.count_owned("train").await + scene.owned::<Secret>("train").await.len();
+        let nothing = async || (owned().await == 0).then_some(());
         scene.until("all to be gone", Duration::from_secs(120), nothing).await;
         assert!(scene.api::<TrainingJob>().get_opt("train").await.unwrap().is_none());
         // And nothing comes back.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(scene.count_owned("train").await, 0);
+        assert_eq!(owned().await, 0);
     });
 }

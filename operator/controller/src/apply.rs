@@ -44,7 +44,10 @@ pub async fn start(
     let Objects { service, claim, batch_job, token, plan } = Objects::new(context, key, name);
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
-    let create = async || batch_job.create(&Blueprint { token_secret: &token.new_name()?, ..*blueprint }).await;
+    let create = async || {
+        let taken = token.take(blueprint)?;
+        batch_job.create(&Blueprint { token: taken.as_ref(), ..*blueprint }).await
+    };
     let carried = carries_plan(blueprint).is_some();
     // Nearly every name is free: what exists is read only if this one is not.
     let made = if carried && own.live_gang().is_none() { create().await? } else { None };
@@ -62,7 +65,7 @@ pub async fn start(
             }
         },
     };
-    token.create(blueprint, &gang).await?;
+    token.create(blueprint.job, &gang).await?;
     plan.create(blueprint, &gang).await?;
     Ok(new)
 }
@@ -128,7 +131,7 @@ async fn delete(
     gang: &GangFacts,
     propagation: PropagationPolicy,
 ) -> Result<(), Error> {
-    // Token and plan are deleted with their owner; the Service belongs to the namespace, the claim to the job.
+    // The plan is deleted with its owner; the Service belongs to the namespace, the claim and the tokens to jobs.
     let Objects { service: _, claim: _, batch_job, token: _, plan: _ } = Objects::new(context, key, attempt);
     batch_job.delete(gang, propagation).await
 }

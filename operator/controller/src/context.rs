@@ -63,7 +63,7 @@ impl Context {
             job,
             plan,
             plan_hash,
-            token_secret: "",
+            token: None,
             images: &self.images,
             pods: &self.pods,
             storage: &self.storage,

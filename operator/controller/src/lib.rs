@@ -14,7 +14,7 @@
 //! | `batch` | `jobs` | get list watch create patch delete | gangs |
 //! | | `pods` | list watch deletecollection | facts; stopping a broken gang |
 //! | | `configmaps` | get list watch create patch delete | plans |
-//! | | `secrets` | create | tokens of gangs; never read |
+//! | | `secrets` | create | tokens of gangs, for some of them at a time; never read |
 //! | | `persistentvolumeclaims` | get create | the storage of jobs that name none |
 //! | | `services` | get list watch create patch | the headless Service of a namespace |
 //! | | `nodes` | get | whether a node is dead; optional: without it, pods of a dead node are waited for |

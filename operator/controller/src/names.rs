@@ -40,7 +40,7 @@ pub const PLAN_VOLUME: &str = "pawl-plan";
 pub const TOKEN_VOLUME: &str = "pawl-token";
 /// Key of the plan in the attempt's ConfigMap, and name of its file.
 pub const PLAN_KEY: &str = "plan.json";
-/// Key of the token in the gang's Secret.
+/// Name of the file with the token; its key in a Secret that an earlier version made.
 pub const TOKEN_KEY: &str = "token";
 /// The Job controller's label on a pod: name of its batch Job.
 pub const BATCH_JOB: &str = "batch.kubernetes.io/job-name";
@@ -49,15 +49,24 @@ pub const BATCH_JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The Job controller's label on a pod: its index in the gang.
 pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The Secret with the token of a gang. A name of its own: a job whose attempts have the names of Secrets of others
-/// would mount them. `mark` is another one for each batch Job of the attempt: one that is created again does not find
-/// the Secret of the one before, which the operator could neither read nor tell from its own.
-pub fn token_secret(attempt: &str, mark: &str) -> String {
-    format!("pawl-token-{attempt}-{mark}")
+/// Digits of the mark of a Secret with tokens: nobody can guess it.
+pub const TOKEN_MARK: usize = 16;
+
+/// A Secret with tokens of gangs. A name of its own, with a random mark: nobody can create a Secret of this name before
+/// the operator does, which could neither read it nor tell it from its own, and no pod template mounts it by accident.
+pub fn token_secret(mark: &str) -> String {
+    format!("pawl-tokens-{mark}")
 }
 
-/// Whether a Secret of this name is one with the token of a gang of the attempt, also of an earlier version.
+/// Whether a Secret of this name has tokens of several gangs.
+pub fn is_shared_token_secret(name: &str) -> bool {
+    let is_digit = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+    name.strip_prefix("pawl-tokens-").is_some_and(|mark| mark.len() == TOKEN_MARK && mark.bytes().all(is_digit))
+}
+
+/// Whether a Secret of this name may have the token of a gang of the attempt: with others, or alone, as earlier versions
+/// made it.
 pub fn is_token_secret(name: &str, attempt: &str) -> bool {
     let mark = name.strip_prefix("pawl-token-").and_then(|rest| rest.strip_prefix(attempt));
-    mark.is_some_and(|mark| mark.is_empty() || mark.starts_with('-'))
+    is_shared_token_secret(name) || mark.is_some_and(|mark| mark.is_empty() || mark.starts_with('-'))
 }

@@ -175,18 +175,18 @@ async fn repair_attempt(
     let Objects { service, claim: _, batch_job, token, plan } = Objects::new(context, key, &attempt.name);
     batch_job.repair(job, attempt, gang).await?;
     let missing = plan.repair(facts, gang).await?;
+    if token.may_be_missing(facts, gang, now) {
+        token.create(job, gang).await?;
+    }
     // When launches have ended since, their plan can no longer be worked out; every pod has read it by then.
-    if (missing || token.may_be_missing(facts, gang, now))
+    if missing
         && let Some(content) = pawl_decision::plan(job, status, &attempt.name)
     {
         let record = objects::record(job, status, &content);
         let blueprint = Blueprint { record: record.as_deref(), ..context.blueprint(job, &content, &attempt.plan_hash) };
-        token.create(&blueprint, gang).await?;
-        if missing {
-            // Deleted, or never created: the operator was stopped in the middle of a start.
-            tracing::warn!(attempt = attempt.name, "the ConfigMap of its plan is missing: created again");
-            plan.create(&blueprint, gang).await?;
-        }
+        // Deleted, or never created: the operator was stopped in the middle of a start.
+        tracing::warn!(attempt = attempt.name, "the ConfigMap of its plan is missing: created again");
+        plan.create(&blueprint, gang).await?;
     }
     service.repair(job, gang).await
 }

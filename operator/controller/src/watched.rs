@@ -67,6 +67,8 @@ pub struct Condition {
     pub reason: Option<String>,
     /// Human-readable message.
     pub message: Option<String>,
+    /// When its status last changed.
+    pub last_transition_time: Option<Time>,
 }
 
 /// State of a container.

@@ -25,10 +25,9 @@ use pawl_contract::exit::Outcome;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
-/// One whose pods are not created is, for an unknown reason, after this time: the Job controller creates those of many
-/// batch Jobs one after another. Seconds.
-const UNCREATED: u64 = 30;
-/// Seconds in which ranks usually start.
+/// Seconds in which ranks usually start. One whose pods are not created, for an unknown reason, is reported as queued
+/// after this time: the Job controller creates those of many batch Jobs one after another, and each report that is taken
+/// back costs two writes.
 const STARTING: u64 = 60;
 /// Seconds in which the ranks of an attempt end after one another.
 const ENDING: u64 = 30;
@@ -183,7 +182,7 @@ pub(crate) fn starting_until(attempt: &AttemptStatus, created: Timestamp) -> Tim
 /// devices, admits it immediately.
 pub(crate) fn queued_until(attempt: &AttemptStatus, state: &AttemptState) -> Option<Timestamp> {
     let uncreated = matches!(state, AttemptState::Pending { waits_for: WaitsFor::Pods, .. });
-    time(&attempt.started).map(|started| after(started, if uncreated { UNCREATED } else { QUEUED }))
+    time(&attempt.started).map(|started| after(started, if uncreated { STARTING } else { QUEUED }))
 }
 
 /// Time until which the other ranks of an attempt may follow those that ended at `since`.

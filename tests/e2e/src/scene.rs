@@ -3,7 +3,7 @@
 use crate::programs::{kubectl, repository, run, succeed};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
@@ -203,11 +203,10 @@ impl Scene {
         all
     }
 
-    /// How many batch Jobs, ConfigMaps, Secrets and Pods a job has.
+    /// How many batch Jobs, ConfigMaps and Pods a job has: what goes with its attempts.
     pub async fn count_owned(&self, job: &str) -> usize {
         self.owned::<Job>(job).await.len()
             + self.owned::<ConfigMap>(job).await.len()
-            + self.owned::<Secret>(job).await.len()
             + self.pods(job).await.len()
     }
 

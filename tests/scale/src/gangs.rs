@@ -5,7 +5,7 @@ use k8s_openapi::api::batch::v1::Job;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::report::{LaunchResult, fold};
 use pawl_controller::names;
-use pawl_controller::objects::{self, Blueprint, Images, PodDefaults, StorageConfig};
+use pawl_controller::objects::{self, Blueprint, Images, PodDefaults, StorageConfig, TokenRef};
 use pawl_decision::action::Action;
 use pawl_decision::observed::Observed;
 use serde_json::{Value, json};
@@ -45,11 +45,12 @@ pub fn batch_job(name: &str) -> Job {
     let job = serde_json::from_value(manifest).unwrap();
     let images = Images { trainer: IMAGE.to_owned(), agent: IMAGE.to_owned() };
     let (pods, storage) = (PodDefaults::default(), StorageConfig::default());
+    let token = TokenRef { secret: "pawl-tokens".to_owned(), key: "0".to_owned() };
     let mut gang = objects::gang(&Blueprint {
         job: &job,
         plan: &plan,
         plan_hash: &plan_hash,
-        token_secret: "pawl-token",
+        token: Some(&token),
         images: &images,
         pods: &pods,
         storage: &storage,

@@ -25,8 +25,6 @@ pub struct GangFacts {
     pub carries_plan: bool,
     /// Name of the Secret with its token, if its pods mount one.
     pub token_secret: Option<String>,
-    /// This process knows that the Secret was made: it may not read it.
-    pub token_made: bool,
     /// Pods that make the gang whole.
     pub replicas: u32,
     /// Since when its pods may run: its start, or else when it was made.
@@ -85,7 +83,6 @@ impl GangFacts {
             template: made(names::TEMPLATE_HASH),
             carries_plan: volume(names::PLAN_VOLUME).is_some_and(|volume| volume.downward_api.is_some()),
             token_secret: token_secret.filter(|secret| names::is_token_secret(secret, name)),
-            token_made: false,
             replicas,
             since: started.unwrap_or_else(|| created(meta)),
             started,

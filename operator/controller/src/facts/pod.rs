@@ -24,6 +24,8 @@ pub struct PodFacts {
     pub index: u32,
     /// Its node; empty while it has none.
     pub node: String,
+    /// Since when it has its node.
+    pub placed: Option<Timestamp>,
     /// Its address; empty while it has none.
     pub address: String,
     /// Digest of the image of the trainer's container; empty while it was not started.
@@ -132,6 +134,7 @@ impl PodFacts {
             gang_uid: label(names::BATCH_JOB_UID)?,
             index,
             node,
+            placed: placed(&pod.status.conditions),
             address: pod.status.pod_ip.clone().unwrap_or_default(),
             image: trainer(pod).map(|container| digest(&container.image_id)).unwrap_or_default(),
             stand: stand(pod, index),
@@ -195,6 +198,12 @@ impl PodFacts {
 /// The trainer's container.
 fn trainer(pod: &WatchedPod) -> Option<&ContainerStatus> {
     pod.status.container_statuses.iter().find(|container| container.name == names::CONTAINER)
+}
+
+/// When a pod got its node.
+fn placed(conditions: &[Condition]) -> Option<Timestamp> {
+    let placed = conditions.iter().find(|condition| condition.type_ == "PodScheduled" && condition.status == "True");
+    placed?.last_transition_time.as_ref().map(|time| time.0)
 }
 
 /// The digest of an image: `name@sha256:...` when it was pulled, `sha256:...` when it was loaded into the node.

@@ -163,15 +163,6 @@ impl Facts {
         });
     }
 
-    /// Records that the Secret of a batch Job was made, which is not watched.
-    pub fn assume_token(&self, key: &Key, attempt: &str, uid: &str) {
-        self.change(key, attempt, |facts| {
-            if let Some(gang) = facts.gang.as_mut().filter(|gang| gang.uid == uid) {
-                gang.token_made = true;
-            }
-        });
-    }
-
     /// The batch Job with this uid is no longer there.
     pub fn gang_gone(&self, key: &Key, attempt: &str, uid: &str) -> Vec<Key> {
         self.change(key, attempt, |facts| {
@@ -323,7 +314,6 @@ fn set_gang(facts: &mut AttemptFacts, mut gang: GangFacts) {
     let same = facts.gang.as_ref().filter(|old| old.uid == gang.uid);
     // A deletion cannot be taken back, so news from before it is old.
     gang.deleting |= same.is_some_and(|old| old.deleting);
-    gang.token_made |= same.is_some_and(|old| old.token_made);
     // Its queue may take it and let it go again between two looks: then it has another start.
     let again = |old: &GangFacts| old.started.is_some_and(|first| gang.started.is_some_and(|last| last != first));
     let taken = |old: &GangFacts| old.taken || gang.suspended && !old.suspended || again(old);

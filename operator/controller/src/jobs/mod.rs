@@ -6,10 +6,12 @@
 mod attempts;
 mod facts;
 mod gang;
+mod tokens;
 
 pub(crate) use facts::place;
 pub use facts::{Facts, Listing};
 pub(crate) use gang::Gang;
+pub(crate) use tokens::TOKENS;
 
 use crate::belief::{Belief, Resting, is_older};
 use crate::clock::Clock;
@@ -24,6 +26,7 @@ use pawl_api::TrainingJob;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+use tokens::KnownSecret;
 use tokio::time::Instant;
 
 /// Backoff after the first failed reconcile of a job; it doubles with each further one.
@@ -52,6 +55,8 @@ pub(crate) struct JobState {
     pub(crate) gangs: Vec<Gang>,
     /// Its metrics.
     pub(crate) sample: Option<Sample>,
+    /// The Secrets with tokens that are deleted with it.
+    tokens: Vec<KnownSecret>,
 }
 
 /// What this process believes of a job.
@@ -82,7 +87,7 @@ struct Refusal {
 
 impl JobState {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { belief, failures, refusal, tried, facts, gangs, sample } = self;
+        let Self { belief, failures, refusal, tried, facts, gangs, sample, tokens } = self;
         belief.is_none()
             && *failures == 0
             && refusal.is_none()
@@ -90,14 +95,16 @@ impl JobState {
             && facts.is_empty()
             && gangs.is_empty()
             && sample.is_none()
+            && tokens.is_empty()
     }
 
     /// Forgets all that only the leader knows. The facts stay: watches keep them current on every replica.
     fn step_down(&mut self) {
-        let Self { belief, failures, refusal, tried, facts: _, gangs, sample } = self;
+        let Self { belief, failures, refusal, tried, facts: _, gangs, sample, tokens } = self;
         (*belief, *failures, *refusal, *sample) = (None, 0, None, None);
         gangs.clear();
         tried.clear();
+        tokens.clear();
     }
 }
 

@@ -1,10 +1,10 @@
-//! What goes with the batch Job: plan, token, and the namespace's Service.
+//! What goes with the batch Job: plan, tokens, and the namespace's Service.
 
 use super::{Blueprint, gang_owner, labels};
 use crate::names;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
@@ -80,11 +80,18 @@ pub fn plan_repair(job: &str, attempt: &str, uid: &str, gang_uid: &str) -> Value
     })
 }
 
-/// The Secret `name` that holds the gang's token.
-pub fn token(blueprint: &Blueprint<'_>, name: &str, gang_uid: &str, token: &Token) -> Secret {
+/// The Secret `name` that holds tokens of gangs, by their keys. It is deleted with its owner, a `TrainingJob`.
+pub fn tokens(namespace: &str, name: &str, owner: &OwnerReference, tokens: &BTreeMap<String, Token>) -> Secret {
+    let labels = [(names::NAME, names::TRAINER_NAME), (names::MANAGED_BY, names::MANAGER), (names::JOB, owner.name.as_str())];
     Secret {
-        metadata: ObjectMeta { name: Some(name.to_owned()), ..metadata(blueprint, gang_uid) },
-        data: Some(BTreeMap::from([(names::TOKEN_KEY.to_owned(), ByteString(token.secret().to_vec()))])),
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels.into_iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()),
+            owner_references: Some(vec![owner.clone()]),
+            ..ObjectMeta::default()
+        },
+        data: Some(tokens.iter().map(|(key, token)| (key.clone(), ByteString(token.secret().to_vec()))).collect()),
         immutable: Some(true),
         type_: Some("Opaque".to_owned()),
         ..Secret::default()

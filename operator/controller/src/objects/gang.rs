@@ -73,7 +73,8 @@ fn kueue(job: &TrainingJob) -> impl Iterator<Item = (&String, &String)> {
     job.labels().iter().filter(|(name, _)| name.starts_with(names::KUEUE))
 }
 
-pub(super) fn job_owner(job: &TrainingJob) -> OwnerReference {
+/// The `TrainingJob` as the owner of what is deleted with it.
+pub(crate) fn job_owner(job: &TrainingJob) -> OwnerReference {
     OwnerReference {
         api_version: TrainingJob::api_version(&()).into_owned(),
         kind: TrainingJob::kind(&()).into_owned(),

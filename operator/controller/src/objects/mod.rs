@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | PersistentVolumeClaim `<job>-storage` | the job's storage is the default `Claim` | none, or the `TrainingJob` |
 //! | batch Job `<attempt>` | always | the `TrainingJob` |
-//! | Secret `pawl-token-<attempt>-<mark>` with the gang's token | more than one pod | the batch Job |
+//! | Secret `pawl-tokens-<mark>` with the token | more than one pod, once for some gangs | the first one's `TrainingJob` |
 //! | ConfigMap `<attempt>` with the plan, last | the pods do not carry it | the batch Job |
 //! | headless Service `pawl-trainers` | more than one pod, once a namespace | none |
 //!
@@ -27,8 +27,9 @@ mod tests;
 mod volumes;
 
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
-pub use companions::{carries_plan, plan, plan_repair, record, service, token};
+pub use companions::{carries_plan, plan, plan_repair, record, service, tokens};
 pub use defaults::{DirectorySizes, PodDefaults};
+pub(crate) use gang::job_owner;
 pub use gang::{gang, gang_repair, template_hash};
 pub use pawl_decision::storage::DefaultStorage;
 pub use reader::reader;
@@ -49,6 +50,15 @@ pub struct Images {
     pub agent: String,
 }
 
+/// Where the token of a gang is. Its pods mount this key alone, and none of the others in that Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRef {
+    /// Name of the Secret.
+    pub secret: String,
+    /// Key in it.
+    pub key: String,
+}
+
 /// What an attempt's objects are built from.
 #[derive(Clone, Copy, Debug)]
 pub struct Blueprint<'a> {
@@ -58,8 +68,8 @@ pub struct Blueprint<'a> {
     pub plan: &'a AttemptPlan,
     /// Hash of the plan.
     pub plan_hash: &'a str,
-    /// Name of the Secret with its token, for a batch Job that is made: [`names::token_secret`].
-    pub token_secret: &'a str,
+    /// Where its token is, for the batch Job of a gang that is made.
+    pub token: Option<&'a TokenRef>,
     /// The operator's images.
     pub images: &'a Images,
     /// How the operator stores checkpoints of jobs that name no storage.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const GANG_UID: &str = "gang-uid";
-const TOKEN: &str = "pawl-token-toy-3-0a1b2c3d";
+const TOKEN: &str = "pawl-tokens-0123456789abcdef";
 
 /// A job of two pods with one GPU each, changed, and its first attempt.
 struct Made {
@@ -24,6 +24,7 @@ struct Made {
     images: Images,
     storage: StorageConfig,
     pods: PodDefaults,
+    token: TokenRef,
 }
 
 impl Made {
@@ -43,13 +44,14 @@ impl Made {
         });
         let images = Images { trainer: "trainer:1".to_owned(), agent: "pawl:1".to_owned() };
         let (pods, storage) = (PodDefaults::default(), StorageConfig::default());
-        Self { plan: serde_json::from_value(plan).unwrap(), job, images, pods, storage }
+        let token = TokenRef { secret: TOKEN.to_owned(), key: "7".to_owned() };
+        Self { plan: serde_json::from_value(plan).unwrap(), job, images, pods, storage, token }
     }
 
     fn blueprint(&self) -> Blueprint<'_> {
-        let Self { job, plan, images, pods, storage } = self;
-        let (plan_hash, token_secret) = ("hash", TOKEN);
-        Blueprint { job, plan, plan_hash, token_secret, images, pods, storage, avoided: &[], record: None }
+        let Self { job, plan, images, pods, storage, token } = self;
+        let (plan_hash, token) = ("hash", (plan.replicas > 1).then_some(token));
+        Blueprint { job, plan, plan_hash, token, images, pods, storage, avoided: &[], record: None }
     }
 
     fn gang(&self) -> Job {
@@ -110,7 +112,7 @@ fn what_is_built_is_found_to_be_intact_and_the_jobs_own() {
     let earlier = json!([{"name": "pawl-plan", "configMap": {"name": "toy-3"}}, secret("pawl-token-toy-3")]);
     assert_eq!(mounting(earlier), (false, Some("pawl-token-toy-3".to_owned())), "an earlier version made it");
     // The operator creates no Secret of another name.
-    for name in ["db", "pawl-token-toy-30", "pawl-token-toy"] {
+    for name in ["db", "pawl-token-toy-30", "pawl-token-toy", "pawl-tokens-db", "pawl-tokens-"] {
         assert_eq!(mounting(json!([secret(name)])), (false, None), "{name}");
     }
     let plan = PlanFacts::new(&plan(&made.blueprint(), GANG_UID).unwrap().metadata);

@@ -4,7 +4,7 @@ use super::companions::carries_plan;
 use super::{Blueprint, paths, storage::resumed, storage::storage};
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, ObjectFieldSelector,
+    ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
     PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -44,13 +44,15 @@ fn own(blueprint: &Blueprint<'_>) -> Vec<Mounted> {
             ..Volume::default()
         },
     ));
-    if blueprint.is_gang() {
+    if let Some(token) = blueprint.token {
+        let file = KeyToPath { key: token.key.clone(), path: names::TOKEN_KEY.to_owned(), mode: None };
         all.push(read_only(
             paths::TOKEN,
             Volume {
                 name: names::TOKEN_VOLUME.to_owned(),
                 secret: Some(SecretVolumeSource {
-                    secret_name: Some(blueprint.token_secret.to_owned()),
+                    secret_name: Some(token.secret.clone()),
+                    items: Some(vec![file]),
                     default_mode: Some(0o440),
                     ..SecretVolumeSource::default()
                 }),

@@ -91,7 +91,7 @@ impl BatchJob<'_> {
         repaired.doing(|| format!("repair batch Job {name}")).map(|_| ())
     }
 
-    /// Deletes exactly this batch Job, never another one of its name; token and plan go with it.
+    /// Deletes exactly this batch Job, never another one of its name; its plan goes with it.
     ///
     /// # Errors
     /// [`Error::Api`].
@@ -130,8 +130,7 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         plan_hash: blueprint.plan_hash.to_owned(),
         template: blueprint.template_hash(),
         carries_plan: objects::carries_plan(blueprint).is_some(),
-        token_secret: blueprint.is_gang().then(|| blueprint.token_secret.to_owned()),
-        token_made: false,
+        token_secret: blueprint.token.map(|token| token.secret.clone()),
         replicas: blueprint.plan.replicas,
         since: meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
         started: None,

@@ -27,8 +27,9 @@ pub(crate) struct Objects<'a> {
     pub(crate) service: HeadlessService<'a>,
     /// Created before the batch Job, whose pods mount it.
     pub(crate) claim: StorageClaim<'a>,
-    /// Owns the token and the plan, which the garbage collector deletes with it.
+    /// Owns the plan, which the garbage collector deletes with it.
     pub(crate) batch_job: BatchJob<'a>,
+    /// Created after the batch Job, which names it: one that is refused leaves no Secret.
     pub(crate) token: TokenSecret<'a>,
     pub(crate) plan: PlanConfigMap<'a>,
 }

@@ -1,27 +1,29 @@
-//! The Secret that holds the token by which the pods of a gang trust each other.
+//! The Secret with the token by which the pods of a gang trust each other.
 
 use super::{Attempt, creation};
 use crate::error::{Doing, Error, code};
-use crate::facts::{AttemptFacts, GangFacts};
+use crate::facts::{AttemptFacts, GangFacts, PodFacts, Stand};
+use crate::jobs::TOKENS;
 use crate::names;
-use crate::objects::{self, Blueprint};
+use crate::objects::{self, Blueprint, TokenRef};
 use crate::observe::{hindrance, state};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
+use pawl_api::TrainingJob;
 use pawl_decision::observed::AttemptState;
 use pawl_rendezvous::{Token, hexadecimal};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A gang whose scheduled pods are not running after this time may be waiting for its Secret. Pulling an image takes
-/// long as well.
+/// A pod that is not running so long after it got its node may be waiting for its Secret. Pulling an image takes long as
+/// well.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
-/// Digits that distinguish the Secrets of an attempt whose batch Job is created again.
-const MARK: usize = 8;
-/// Cool-down before the Secret is created again.
+/// Cool-down before a Secret is created again.
 const CREATE_EVERY: Duration = Duration::from_secs(120);
 
-/// The Secret; only of attempts with several pods. The operator may not read Secrets, so it does not know whether it
-/// exists. The garbage collector deletes it with the batch Job.
+/// The Secret; only of attempts with several pods. It has tokens of other gangs too, of which each mounts its own. The
+/// operator may not read Secrets, so it does not know whether it exists. The garbage collector deletes it with the job
+/// whose gang was the first one to take a token of it.
 pub(crate) struct TokenSecret<'a>(pub(super) Attempt<'a>);
 
 fn lacks_random_numbers(error: std::io::Error) -> Error {
@@ -29,40 +31,118 @@ fn lacks_random_numbers(error: std::io::Error) -> Error {
 }
 
 impl TokenSecret<'_> {
-    /// Creates it. An existing one is this gang's, and its pods may have read it already.
+    /// A token that no gang has had, for a batch Job that is made; `None` for a single pod.
+    ///
+    /// # Errors
+    /// [`Error::Local`] when the system has no random numbers.
+    pub(crate) fn take(&self, blueprint: &Blueprint<'_>) -> Result<Option<TokenRef>, Error> {
+        if !blueprint.is_gang() {
+            return Ok(None);
+        }
+        let mark = hexadecimal::random_hex().map_err(lacks_random_numbers)?;
+        let new = names::token_secret(&mark[..names::TOKEN_MARK]);
+        let Attempt { context, key, .. } = self.0;
+        Ok(Some(context.jobs.take_token(key, objects::job_owner(blueprint.job), new)))
+    }
+
+    /// Creates it, unless this process knows that it exists. One that exists is right: nobody can change it, and pods
+    /// may have read it already.
     ///
     /// # Errors
     /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
-    pub(crate) async fn create(&self, blueprint: &Blueprint<'_>, gang: &GangFacts) -> Result<(), Error> {
-        let Some(secret) = &gang.token_secret else { return Ok(()) };
-        let token = Token::random().map_err(lacks_random_numbers)?;
-        match self.0.api::<Secret>().create(&creation(), &objects::token(blueprint, secret, &gang.uid, &token)).await {
-            Err(error) if code(&error) != Some(409) => Err(error).doing(|| format!("create Secret {secret}")),
+    pub(crate) async fn create(&self, job: &TrainingJob, gang: &GangFacts) -> Result<(), Error> {
+        let Some(name) = &gang.token_secret else { return Ok(()) };
+        let Attempt { context, key, .. } = self.0;
+        let known = context.jobs.token_secret(key, name, objects::job_owner(job));
+        let _one = known.creation.lock().await;
+        // Meanwhile another gang may have seen to it.
+        if context.jobs.has_token_secret(key, name) {
+            return Ok(());
+        }
+        let object = objects::tokens(&key.namespace, name, &known.owner, &new_tokens(name)?);
+        match self.0.api::<Secret>().create(&creation(), &object).await {
+            Err(error) if code(&error) != Some(409) => Err(error).doing(|| format!("create Secret {name}")),
             Ok(_) | Err(_) => {
-                let Attempt { context, key, name } = self.0;
-                context.facts.assume_token(key, name, &gang.uid);
+                context.jobs.token_secret_made(key, name);
                 Ok(())
             }
         }
     }
 
-    /// A name that no Secret has.
-    ///
-    /// # Errors
-    /// [`Error::Local`] when the system has no random numbers.
-    pub(crate) fn new_name(&self) -> Result<String, Error> {
-        let mark = hexadecimal::random_hex().map_err(lacks_random_numbers)?;
-        Ok(names::token_secret(self.0.name, &mark[..MARK]))
-    }
-
     /// Whether a gang that does not start may be missing its Secret, which has to be created again: another process
     /// may have been stopped before it did, or it was deleted; the latter is true at most once per cool-down.
     pub(crate) fn may_be_missing(&self, facts: &AttemptFacts, gang: &GangFacts, now: Timestamp) -> bool {
-        let slow = gang.since.checked_add(SLOW_START).is_ok_and(|late| late < now);
-        let waits = || matches!(state(facts, now), Some(AttemptState::Pending { .. })) && hindrance(facts).is_none();
-        let scheduled = || facts.alive().any(|pod| !pod.node.is_empty());
+        let Some(name) = &gang.token_secret else { return false };
+        let waits = matches!(state(facts, now), Some(AttemptState::Pending { .. })) && hindrance(facts).is_none();
         let Attempt { context, key, .. } = self.0;
-        let again = || slow && scheduled() && context.jobs.may_try(key, "token", CREATE_EVERY);
-        gang.token_secret.is_some() && waits() && (!gang.token_made || again())
+        let unmade = || !context.jobs.has_token_secret(key, name);
+        let gone = || is_slow(facts, now) && context.jobs.doubt_token_secret(key, name, CREATE_EVERY);
+        waits && (unmade() || gone())
+    }
+}
+
+/// The tokens of a new Secret of this name. What an earlier version named has one.
+fn new_tokens(secret: &str) -> Result<BTreeMap<String, Token>, Error> {
+    let keys: Vec<String> = if names::is_shared_token_secret(secret) {
+        (0..TOKENS).map(|key| key.to_string()).collect()
+    } else {
+        vec![names::TOKEN_KEY.to_owned()]
+    };
+    keys.into_iter().map(|key| Ok((key, Token::random().map_err(lacks_random_numbers)?))).collect()
+}
+
+/// Whether a pod takes long to start on its node. While pods have none, they mount nothing: where many gangs start at
+/// once, that alone takes minutes.
+fn is_slow(facts: &AttemptFacts, now: Timestamp) -> bool {
+    let long_ago = |placed: Timestamp| placed.checked_add(SLOW_START).is_ok_and(|late| late < now);
+    let waits = |pod: &&PodFacts| matches!(pod.stand, Stand::Waiting { .. });
+    facts.alive().filter(waits).any(|pod| pod.placed.is_some_and(long_ago))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn pod(status: Value) -> PodFacts {
+        let pod = json!({
+            "metadata": {"name": "toy-1-0-x", "uid": "p", "labels": {
+                "batch.kubernetes.io/job-completion-index": "0", "batch.kubernetes.io/controller-uid": "g"}},
+            "status": status,
+        });
+        PodFacts::new(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    fn placed(when: &str) -> Value {
+        json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": when}]})
+    }
+
+    /// A gang of 1,000 that start at once is not slow because its last pods get their nodes after minutes.
+    #[rstest]
+    #[case::without_a_node(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]}), false)]
+    #[case::with_one_since_a_minute(placed("2026-01-01T00:04:00Z"), false)]
+    #[case::with_one_for_longer(placed("2026-01-01T00:03:59Z"), true)]
+    fn a_start_is_slow_by_the_time_on_the_node(#[case] status: Value, #[case] slow: bool) {
+        let facts = AttemptFacts { pods: vec![pod(status)], ..AttemptFacts::default() };
+        assert_eq!(is_slow(&facts, "2026-01-01T00:05:00Z".parse().unwrap()), slow);
+    }
+
+    #[test]
+    fn a_pod_that_runs_is_not_slow() {
+        let mut status = placed("2026-01-01T00:00:00Z");
+        status["containerStatuses"] = json!([{"name": "trainer", "state": {"running": {}}}]);
+        let facts = AttemptFacts { pods: vec![pod(status)], ..AttemptFacts::default() };
+        assert!(!is_slow(&facts, "2026-01-01T00:05:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn gangs_of_an_earlier_version_find_their_token_under_its_key() {
+        assert_eq!(new_tokens("pawl-token-toy-1-0a1b2c3d").unwrap().keys().collect::<Vec<_>>(), ["token"]);
+        let shared = new_tokens("pawl-tokens-0123456789abcdef").unwrap();
+        assert_eq!(shared.len(), TOKENS);
+        let different: std::collections::BTreeSet<_> = shared.values().map(Token::secret).collect();
+        assert_eq!(different.len(), TOKENS);
     }
 }

@@ -141,8 +141,12 @@ pub fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<A
             plan = serde_json::from_str(map["data"]["plan.json"].as_str()?).unwrap();
         }
         if let Some(secret) = volume["secret"]["secretName"].as_str() {
-            let secret = store.objects.get(&("secrets".to_owned(), namespace.clone(), secret.to_owned()))?;
-            assert_eq!(owner(secret, "Job").as_deref(), Some(gang), "nor its token");
+            let there = store.objects.get(&("secrets".to_owned(), namespace.clone(), secret.to_owned()))?;
+            let key = volume["secret"]["items"][0]["key"].as_str().unwrap();
+            assert!(there["data"][key].is_string(), "{secret} has no token {key}");
+            let mounts = |pod: &Value| pod["spec"]["volumes"].as_array().is_some_and(|all| all.contains(volume));
+            let others = of_kind(store, "pods").into_iter().filter(|(_, pod)| owner(pod, "Job").as_deref() != Some(gang));
+            assert!(others.map(|(_, pod)| pod).all(|pod| !mounts(&pod)), "nor does it mount the token of another gang");
         }
         if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
             store.objects.get(&("persistentvolumeclaims".to_owned(), namespace.clone(), claim.to_owned()))?;

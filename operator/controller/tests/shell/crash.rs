@@ -215,7 +215,11 @@ fn ended(store: &mut Store) -> End {
     let claim = ("persistentvolumeclaims".to_owned(), "default".to_owned(), "toy-storage".to_owned());
     assert!(store.objects.contains_key(&claim), "the storage of the job, with the trained model, is kept");
     let kept = ["trainingjobs", "events", "services", "persistentvolumeclaims"];
-    let left = store.objects.keys().filter(|(kind, ..)| !kept.contains(&kind.as_str()));
+    // Tokens go with the job.
+    let goes = |object: &Value| object["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"];
+    let goes = |kind: &str, object: &Value| kind == "secrets" && goes(object);
+    let left = store.objects.iter().filter(|((kind, ..), object)| !kept.contains(&kind.as_str()) && !goes(kind, object));
+    let left = left.map(|(id, _)| id);
     End {
         status: job["status"].clone(),
         writes: store.writes.clone(),

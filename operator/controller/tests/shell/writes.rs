@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 /// The job of `tests/scale`: pods check the baseline of a foreign trainer, and there is nothing to train.
 #[rstest]
-#[case::a_gang(8, 6)]
-#[case::one_pod(1, 5)]
+#[case::a_gang(8)]
+#[case::one_pod(1)]
 #[tokio::test(start_paused = true)]
-async fn a_job_of_one_attempt_costs_these_writes_and_no_others(#[case] replicas: u32, #[case] most: usize) {
+async fn a_job_of_one_attempt_costs_these_writes_and_no_others(#[case] replicas: u32) {
     let api = Api::default();
     let job = json!({
         "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob",
@@ -46,10 +46,8 @@ async fn a_job_of_one_attempt_costs_these_writes_and_no_others(#[case] replicas:
         ("DELETE jobs", 1),
         ("POST events", 1),
     ];
-    // The pods of a gang trust each other, and find each other: by an object of the gang, and one of the namespace.
+    // The pods of a gang trust each other, and find each other: by an object of some gangs, and one of the namespace.
     let together = [("POST secrets", 1), ("PATCH services", 1)].into_iter().filter(|_| replicas > 1);
     let expected = expected.into_iter().chain(together).map(|(write, count)| (write.to_owned(), count)).collect();
     assert_eq!(counts, expected, "{:#?}", store.writes);
-    counts.remove("PATCH services");
-    assert_eq!(counts.values().sum::<usize>(), most);
 }

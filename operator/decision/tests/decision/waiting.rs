@@ -93,7 +93,7 @@ fn what_a_job_waits_for_is_reported_in_the_words_of_whom_it_waits_for() {
         // The Job controller may have many pods to create.
         let uncreated = matches!(state, AttemptState::Pending { waits_for: WaitsFor::Pods, .. });
         if uncreated {
-            world.wait(29).decide();
+            world.wait(59).decide();
             assert_eq!(reconciling(&world).0, "Preflight");
         }
         world.wait(3).decide();

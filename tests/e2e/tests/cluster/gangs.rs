@@ -31,7 +31,7 @@ fn two_replicas_of_two_gpus_are_one_gang_of_four_ranks() {
             let limits = pod.spec.as_ref().unwrap().containers[0].resources.as_ref().unwrap().limits.as_ref().unwrap();
             assert_eq!(limits["nvidia.com/gpu"].0, "2");
         }
-        // One Service for the namespace, a token for the gang.
+        // One Service for the namespace, a Secret with tokens for the gangs of the job.
         let services = scene.api::<Service>().list(&Default::default()).await.unwrap().items;
         assert_eq!(services.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["pawl-trainers"]);
         assert_eq!(scene.owned::<Secret>("pair").await.len(), 1);

@@ -1,30 +1,37 @@
-//! What goes with the batch Job: plan, token, and the Service of the namespace.
+//! What goes with the batch Job: plan, tokens, and the Service of the namespace.
 
 use super::*;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pawl_api::TrainingJobStatus;
 
+/// A program in a pod reads what is mounted there: a Secret has tokens of other gangs too.
 #[test]
-fn no_secret_of_others_has_the_name_of_a_token() {
-    // A Secret `toy-3` may be somebody else's.
-    assert_eq!(names::token_secret("toy-3", "0a1b2c3d"), TOKEN);
+fn pods_mount_the_token_of_their_gang_and_no_other_one() {
     let mounted = Made::new(|_| {}).pod().volumes.unwrap().into_iter().find_map(|volume| volume.secret).unwrap();
     assert_eq!(mounted.secret_name.as_deref(), Some(TOKEN));
+    let files: Vec<_> = mounted.items.unwrap().into_iter().map(|item| (item.key, item.path)).collect();
+    assert_eq!(files, [("7".to_owned(), "token".to_owned())]);
+    assert_eq!(names::token_secret("0123456789abcdef"), TOKEN);
 }
 
 #[test]
-fn nobody_can_change_plan_and_token_and_both_go_with_the_batch_job() {
+fn nobody_can_change_plan_and_tokens_and_both_go_with_their_owners() {
     let made = Made::new(|_| {});
     let plan = plan(&made.blueprint(), GANG_UID).unwrap();
-    let token = token(&made.blueprint(), TOKEN, GANG_UID, &Token::random().unwrap());
-    assert_eq!((plan.immutable, token.immutable), (Some(true), Some(true)));
-    for (metadata, name) in [(&plan.metadata, "toy-3"), (&token.metadata, TOKEN)] {
-        let owner = &metadata.owner_references.as_ref().unwrap()[0];
-        assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Job", "toy-3", GANG_UID));
-        assert_eq!((metadata.name.as_deref(), metadata.namespace.as_deref()), (Some(name), Some("team")));
-    }
+    let random = BTreeMap::from([("7".to_owned(), Token::random().unwrap())]);
+    let tokens = tokens("team", TOKEN, &job_owner(&made.job), &random);
+    assert_eq!((plan.immutable, tokens.immutable), (Some(true), Some(true)));
+    let of = |metadata: &ObjectMeta| {
+        let owner = metadata.owner_references.as_ref().unwrap()[0].clone();
+        (metadata.name.clone().unwrap(), metadata.namespace.clone().unwrap(), owner.kind, owner.name, owner.uid)
+    };
+    let named = |all: [&str; 5]| all.map(str::to_owned).into();
+    assert_eq!(of(&plan.metadata), named(["toy-3", "team", "Job", "toy-3", GANG_UID]));
+    assert_eq!(of(&tokens.metadata), named([TOKEN, "team", "TrainingJob", "toy", "job-uid"]));
+    assert_eq!(tokens.metadata.labels.unwrap()["pawl.dev/job"], "toy");
     let read: AttemptPlan = serde_json::from_str(&plan.data.unwrap()["plan.json"]).unwrap();
     assert_eq!(read, made.plan);
-    assert!(token.data.unwrap()["token"].0.len() >= 32);
+    assert!(tokens.data.unwrap()["7"].0.len() >= 32);
 }
 
 /// The pods read either as the same file.

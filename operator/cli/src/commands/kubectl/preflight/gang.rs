@@ -4,14 +4,14 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use pawl_api::TrainingJob;
-use pawl_controller::objects::{self, Blueprint};
+use pawl_controller::objects::{self, Blueprint, TokenRef};
 use pawl_controller::{Config, names};
 use pawl_decision::storage;
 
 /// The batch Job that does not exist has no uid yet; labels of its pods hold one.
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// The Secret with the token of its batch Job.
+/// The Secret with the token of its gang.
 pub const TOKEN_SECRET: &str = "pawl-token-preflight";
 
 /// The objects of an attempt with all replicas.
@@ -37,11 +37,12 @@ impl Gang {
         let mut plan = pawl_decision::preview(&job);
         let attempts = job.status.as_ref().map_or(0, |status| status.attempts);
         plan.attempt = format!("{name}-{}", attempts + 1);
+        let token = TokenRef { secret: TOKEN_SECRET.to_owned(), key: "0".to_owned() };
         let blueprint = Blueprint {
             job: &job,
             plan: &plan,
             plan_hash: "preflight",
-            token_secret: TOKEN_SECRET,
+            token: (plan.replicas > 1).then_some(&token),
             images: &config.images,
             storage: &config.storage,
             pods: &config.pods,
