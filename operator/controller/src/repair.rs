@@ -179,9 +179,7 @@ async fn repair_attempt(
         token.create(job, gang).await?;
     }
     // When launches have ended since, their plan can no longer be worked out; every pod has read it by then.
-    if missing
-        && let Some(content) = pawl_decision::plan(job, status, &attempt.name)
-    {
+    if missing && let Some(content) = pawl_decision::plan(job, status, &attempt.name) {
         let record = objects::record(job, status, &content);
         let blueprint = Blueprint { record: record.as_deref(), ..context.blueprint(job, &content, &attempt.plan_hash) };
         // Deleted, or never created: the operator was stopped in the middle of a start.

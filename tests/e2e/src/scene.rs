@@ -205,9 +205,7 @@ impl Scene {
 
     /// How many batch Jobs, ConfigMaps and Pods a job has: what goes with its attempts.
     pub async fn count_owned(&self, job: &str) -> usize {
-        self.owned::<Job>(job).await.len()
-            + self.owned::<ConfigMap>(job).await.len()
-            + self.pods(job).await.len()
+        self.owned::<Job>(job).await.len() + self.owned::<ConfigMap>(job).await.len() + self.pods(job).await.len()
     }
 
     /// The reasons and notes of the events about an object.

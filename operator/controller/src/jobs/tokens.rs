@@ -133,7 +133,8 @@ mod tests {
     const EVERY: Duration = Duration::from_secs(120);
 
     fn job(name: &str) -> (Key, OwnerReference) {
-        let owner = OwnerReference { name: name.to_owned(), uid: format!("uid-of-{name}"), ..OwnerReference::default() };
+        let owner =
+            OwnerReference { name: name.to_owned(), uid: format!("uid-of-{name}"), ..OwnerReference::default() };
         (Key::new("team", name), owner)
     }
 

@@ -82,7 +82,8 @@ pub fn plan_repair(job: &str, attempt: &str, uid: &str, gang_uid: &str) -> Value
 
 /// The Secret `name` that holds tokens of gangs, by their keys. It is deleted with its owner, a `TrainingJob`.
 pub fn tokens(namespace: &str, name: &str, owner: &OwnerReference, tokens: &BTreeMap<String, Token>) -> Secret {
-    let labels = [(names::NAME, names::TRAINER_NAME), (names::MANAGED_BY, names::MANAGER), (names::JOB, owner.name.as_str())];
+    let labels =
+        [(names::NAME, names::TRAINER_NAME), (names::MANAGED_BY, names::MANAGER), (names::JOB, owner.name.as_str())];
     Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),

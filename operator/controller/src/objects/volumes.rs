@@ -4,8 +4,8 @@ use super::companions::carries_plan;
 use super::{Blueprint, paths, storage::resumed, storage::storage};
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
+    ConfigMapVolumeSource, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pawl_api::quantity::Bytes;

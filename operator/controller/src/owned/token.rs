@@ -54,8 +54,8 @@ impl TokenSecret<'_> {
         let Some(name) = &gang.token_secret else { return Ok(()) };
         let Attempt { context, key, .. } = self.0;
         let known = context.jobs.token_secret(key, name, objects::job_owner(job));
-        let _one = known.creation.lock().await;
-        // Meanwhile another gang may have seen to it.
+        // Another gang is seeing to it; should it fail, this one does so when it is next looked at.
+        let Ok(_one) = known.creation.try_lock() else { return Ok(()) };
         if context.jobs.has_token_secret(key, name) {
             return Ok(());
         }

@@ -145,7 +145,8 @@ pub fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<A
             let key = volume["secret"]["items"][0]["key"].as_str().unwrap();
             assert!(there["data"][key].is_string(), "{secret} has no token {key}");
             let mounts = |pod: &Value| pod["spec"]["volumes"].as_array().is_some_and(|all| all.contains(volume));
-            let others = of_kind(store, "pods").into_iter().filter(|(_, pod)| owner(pod, "Job").as_deref() != Some(gang));
+            let others =
+                of_kind(store, "pods").into_iter().filter(|(_, pod)| owner(pod, "Job").as_deref() != Some(gang));
             assert!(others.map(|(_, pod)| pod).all(|pod| !mounts(&pod)), "nor does it mount the token of another gang");
         }
         if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
