@@ -64,8 +64,8 @@ pub fn is_shared_token_secret(name: &str) -> bool {
     name.strip_prefix("pawl-tokens-").is_some_and(|mark| mark.len() == TOKEN_MARK && mark.bytes().all(is_digit))
 }
 
-/// Whether a Secret of this name may have the token of a gang of the attempt: with others, or alone, as earlier versions
-/// made it.
+/// Whether a Secret of this name may have the token of a gang of the attempt: with others, or alone, as earlier
+/// versions made it.
 pub fn is_token_secret(name: &str, attempt: &str) -> bool {
     let mark = name.strip_prefix("pawl-token-").and_then(|rest| rest.strip_prefix(attempt));
     is_shared_token_secret(name) || mark.is_some_and(|mark| mark.is_empty() || mark.starts_with('-'))

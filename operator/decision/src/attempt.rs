@@ -25,9 +25,9 @@ use pawl_contract::exit::Outcome;
 
 /// An attempt that waits longer than this in its queue is reported as queued, seconds.
 const QUEUED: u64 = 2;
-/// Seconds in which ranks usually start. One whose pods are not created, for an unknown reason, is reported as queued
-/// after this time: the Job controller creates those of many batch Jobs one after another, and each report that is taken
-/// back costs two writes.
+/// Seconds in which ranks usually start. An attempt whose pods are not created, for an unknown reason, is reported as
+/// queued after this time: the Job controller creates those of many batch Jobs one after another, and a report that is
+/// taken back costs two writes.
 const STARTING: u64 = 60;
 /// Seconds in which the ranks of an attempt end after one another.
 const ENDING: u64 = 30;

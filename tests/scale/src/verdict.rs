@@ -17,8 +17,8 @@ pub enum Measured {
 
 /// Longest time until all pods are there, of the time of plain batch Jobs, and most memory, MiB, for so many jobs.
 const FLEETS: [(usize, f64, f64); 2] = [(300, 1.25, 60.0), (1000, 1.5, 100.0)];
-/// Most writes of the operator for a job of one attempt: its status twice, its batch Job twice, an event. One in ten jobs
-/// may need another one, of which the Secrets with tokens for 32 gangs are three in a hundred.
+/// Most writes of the operator for a job of one attempt: its status twice, its batch Job twice, an event. One in ten
+/// jobs may need another one; a Secret with tokens, for 32 gangs, is one of these.
 const WRITES: f64 = 5.1;
 /// Most processor time of the operator for a job, milliseconds.
 const CPU: f64 = 8.0;

@@ -1,5 +1,8 @@
 //! The secret of a gang.
 
+use crate::hexadecimal::{hex, random_hex};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -41,7 +44,16 @@ impl Token {
     /// # Errors
     /// When the system's random number generator cannot be read.
     pub fn random() -> std::io::Result<Self> {
-        Ok(Self(crate::hexadecimal::random_hex()?.into_bytes()))
+        Ok(Self(random_hex()?.into_bytes()))
+    }
+
+    /// The token for `purpose`, which is always the same: HMAC-SHA256 in hexadecimal. It tells nothing of this one, nor
+    /// of those for other purposes.
+    #[must_use]
+    pub fn derive(&self, purpose: &str) -> Self {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(purpose.as_bytes());
+        Self(hex(&mac.finalize().into_bytes()).into_bytes())
     }
 
     /// Reads a token; surrounding white space is ignored.
@@ -75,6 +87,16 @@ impl fmt::Debug for Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_derived_token_depends_on_its_purpose_and_its_origin() {
+        let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
+        assert_eq!(one.derive("a").secret(), one.derive("a").secret());
+        for different in [one.derive("b"), other.derive("a"), one.clone()] {
+            assert_ne!(one.derive("a").secret(), different.secret());
+        }
+        assert_eq!(one.derive("a").secret().len(), one.secret().len());
+    }
 
     #[test]
     fn a_token_file_is_trimmed_and_bounded() {

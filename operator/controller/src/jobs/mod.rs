@@ -11,7 +11,6 @@ mod tokens;
 pub(crate) use facts::place;
 pub use facts::{Facts, Listing};
 pub(crate) use gang::Gang;
-pub(crate) use tokens::TOKENS;
 
 use crate::belief::{Belief, Resting, is_older};
 use crate::clock::Clock;
@@ -23,8 +22,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
+use pawl_rendezvous::Token;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokens::KnownSecret;
 use tokio::time::Instant;
@@ -114,12 +114,14 @@ pub struct Jobs {
     states: Arc<Mutex<BTreeMap<Key, JobState>>>,
     /// When facts change.
     clock: Clock,
+    /// What the tokens of gangs are derived from; random, of this process.
+    origin: Arc<OnceLock<Token>>,
 }
 
 impl Jobs {
     /// None yet; facts change at the time of this clock.
     pub fn new(clock: Clock) -> Self {
-        Self { states: Arc::default(), clock }
+        Self { clock, ..Self::default() }
     }
 
     /// The time.

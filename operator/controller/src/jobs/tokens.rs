@@ -5,16 +5,19 @@
 
 use super::{JobState, Jobs};
 use crate::key::Key;
+use crate::names;
 use crate::objects::TokenRef;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use pawl_rendezvous::Token;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync;
 use tokio::time::Instant;
 
 /// Tokens in a Secret. The more, the fewer requests; but a node with a pod of one of these gangs may read all of them.
-pub(crate) const TOKENS: usize = 32;
+const TOKENS: usize = 32;
 
 /// A Secret with tokens.
 #[derive(Clone, Debug)]
@@ -91,6 +94,28 @@ impl Jobs {
         secret
     }
 
+    /// The tokens of a Secret in the namespace of this job, by their keys; what an earlier version named has one. They
+    /// are the same if it is created again: nodes with a pod that mounts an immutable Secret keep the old one.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub(crate) fn tokens(&self, key: &Key, name: &str) -> io::Result<BTreeMap<String, Token>> {
+        let origin = match self.origin.get() {
+            Some(origin) => origin,
+            None => {
+                let new = Token::random()?;
+                self.origin.get_or_init(|| new)
+            }
+        };
+        let keys: Vec<String> = if names::is_shared_token_secret(name) {
+            (0..TOKENS).map(|number| number.to_string()).collect()
+        } else {
+            vec![names::TOKEN_KEY.to_owned()]
+        };
+        let token = |of: &String| origin.derive(&format!("{}/{name}/{of}", key.namespace));
+        Ok(keys.into_iter().map(|of| (of.clone(), token(&of))).collect())
+    }
+
     /// Whether a Secret in the namespace of this job was created, as far as this process knows.
     pub(crate) fn has_token_secret(&self, key: &Key, name: &str) -> bool {
         self.change_token_secret(key, name, |secret| secret.made).unwrap_or_default()
@@ -155,6 +180,27 @@ mod tests {
         assert_eq!(last, [next], "the tokens of the first one are used up");
         let elsewhere = jobs.take_token(&Key::new("other", "job-0"), job("job-0").1, "s".to_owned());
         assert_eq!(elsewhere.secret, "s", "a Secret is of one namespace");
+    }
+
+    #[test]
+    fn no_two_gangs_have_one_token_and_a_secret_that_is_created_again_has_the_same() {
+        let (jobs, later) = (Jobs::default(), Jobs::default());
+        let (here, elsewhere) = (job("a").0, Key::new("other", "a"));
+        let (one, other) = ("pawl-tokens-0123456789abcdef", "pawl-tokens-0123456789abcde0");
+        let secrets = |jobs: &Jobs, key: &Key, name: &str| -> Vec<Vec<u8>> {
+            jobs.tokens(key, name).unwrap().values().map(|token| token.secret().to_vec()).collect()
+        };
+        let first = secrets(&jobs, &here, one);
+        assert_eq!(secrets(&jobs.clone(), &here, one), first);
+        let others = [secrets(&jobs, &here, other), secrets(&jobs, &elsewhere, one), secrets(&later, &here, one)];
+        let all: BTreeSet<_> = others.into_iter().flatten().chain(first).collect();
+        assert_eq!(all.len(), 4 * TOKENS);
+    }
+
+    #[test]
+    fn gangs_of_an_earlier_version_find_their_token_under_its_key() {
+        let tokens = Jobs::default().tokens(&job("toy").0, "pawl-token-toy-1-0a1b2c3d").unwrap();
+        assert_eq!(tokens.keys().collect::<Vec<_>>(), ["token"]);
     }
 
     #[test]

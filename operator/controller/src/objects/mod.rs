@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | PersistentVolumeClaim `<job>-storage` | the job's storage is the default `Claim` | none, or the `TrainingJob` |
 //! | batch Job `<attempt>` | always | the `TrainingJob` |
-//! | Secret `pawl-tokens-<mark>` with the token | more than one pod, once for some gangs | the first one's `TrainingJob` |
+//! | Secret `pawl-tokens-<mark>` with the token | more than one pod, once for 32 gangs | the first one's job |
 //! | ConfigMap `<attempt>` with the plan, last | the pods do not carry it | the batch Job |
 //! | headless Service `pawl-trainers` | more than one pod, once a namespace | none |
 //!

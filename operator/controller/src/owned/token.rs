@@ -3,7 +3,6 @@
 use super::{Attempt, creation};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, PodFacts, Stand};
-use crate::jobs::TOKENS;
 use crate::names;
 use crate::objects::{self, Blueprint, TokenRef};
 use crate::observe::{hindrance, state};
@@ -11,12 +10,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use pawl_api::TrainingJob;
 use pawl_decision::observed::AttemptState;
-use pawl_rendezvous::{Token, hexadecimal};
-use std::collections::BTreeMap;
+use pawl_rendezvous::hexadecimal;
 use std::time::Duration;
 
-/// A pod that is not running so long after it got its node may be waiting for its Secret. Pulling an image takes long as
-/// well.
+/// A pod that is not running so long after it got its node may be waiting for its Secret. Pulling an image takes long
+/// as well.
 const SLOW_START: SignedDuration = SignedDuration::from_secs(60);
 /// Cool-down before a Secret is created again.
 const CREATE_EVERY: Duration = Duration::from_secs(120);
@@ -59,7 +57,8 @@ impl TokenSecret<'_> {
         if context.jobs.has_token_secret(key, name) {
             return Ok(());
         }
-        let object = objects::tokens(&key.namespace, name, &known.owner, &new_tokens(name)?);
+        let tokens = context.jobs.tokens(key, name).map_err(lacks_random_numbers)?;
+        let object = objects::tokens(&key.namespace, name, &known.owner, &tokens);
         match self.0.api::<Secret>().create(&creation(), &object).await {
             Err(error) if code(&error) != Some(409) => Err(error).doing(|| format!("create Secret {name}")),
             Ok(_) | Err(_) => {
@@ -79,16 +78,6 @@ impl TokenSecret<'_> {
         let gone = || is_slow(facts, now) && context.jobs.doubt_token_secret(key, name, CREATE_EVERY);
         waits && (unmade() || gone())
     }
-}
-
-/// The tokens of a new Secret of this name. What an earlier version named has one.
-fn new_tokens(secret: &str) -> Result<BTreeMap<String, Token>, Error> {
-    let keys: Vec<String> = if names::is_shared_token_secret(secret) {
-        (0..TOKENS).map(|key| key.to_string()).collect()
-    } else {
-        vec![names::TOKEN_KEY.to_owned()]
-    };
-    keys.into_iter().map(|key| Ok((key, Token::random().map_err(lacks_random_numbers)?))).collect()
 }
 
 /// Whether a pod takes long to start on its node. While pods have none, they mount nothing: where many gangs start at
@@ -115,10 +104,11 @@ mod tests {
     }
 
     fn placed(when: &str) -> Value {
-        json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": when}]})
+        let condition = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": when});
+        json!({"phase": "Pending", "conditions": [condition]})
     }
 
-    /// A gang of 1,000 that start at once is not slow because its last pods get their nodes after minutes.
+    /// Of 1,000 gangs that start at once, the last pods get their nodes after minutes.
     #[rstest]
     #[case::without_a_node(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False",
         "lastTransitionTime": "2026-01-01T00:00:00Z"}]}), false)]
@@ -135,14 +125,5 @@ mod tests {
         status["containerStatuses"] = json!([{"name": "trainer", "state": {"running": {}}}]);
         let facts = AttemptFacts { pods: vec![pod(status)], ..AttemptFacts::default() };
         assert!(!is_slow(&facts, "2026-01-01T00:05:00Z".parse().unwrap()));
-    }
-
-    #[test]
-    fn gangs_of_an_earlier_version_find_their_token_under_its_key() {
-        assert_eq!(new_tokens("pawl-token-toy-1-0a1b2c3d").unwrap().keys().collect::<Vec<_>>(), ["token"]);
-        let shared = new_tokens("pawl-tokens-0123456789abcdef").unwrap();
-        assert_eq!(shared.len(), TOKENS);
-        let different: std::collections::BTreeSet<_> = shared.values().map(Token::secret).collect();
-        assert_eq!(different.len(), TOKENS);
     }
 }
