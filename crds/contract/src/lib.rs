@@ -13,7 +13,7 @@
 //! - [`progress`]: the progress of a running launch.
 //! - [`losses`]: the curve of the training loss, and when it spikes.
 //! - [`provenance`]: what an attempt was measured with: machine, versions and source.
-//! - [`record`]: what outlives the pods of a job, in its storage.
+//! - [`record`]: what outlives the pods of a job, in its storage; [`happened`]: its events.
 //! - [`live`]: the state of a running attempt, as agent 0 serves it.
 //! - [`exit`]: exit codes and outcomes; [`fingerprint`]: by what a failure that repeats is recognized.
 //! - [`mod@env`]: the environment variables of a rank.
@@ -35,6 +35,7 @@ pub mod effect;
 pub mod env;
 pub mod exit;
 pub mod fingerprint;
+pub mod happened;
 pub mod live;
 pub mod log;
 pub mod losses;

@@ -4,7 +4,8 @@
 //! ```text
 //! <storage of the job>/.pawl/_records/
 //!   status.json              the manifest and the status, as of the newest attempt that trains, or of the end
-//!   attempts/<name>.jsonl    one attempt: a line of JSON when it begins, one for each launch, one when it ends
+//!   attempts/<name>.jsonl    one attempt: a line of JSON when it begins, one for each launch and each event, one when
+//!                            it ends
 //! ```
 //!
 //! The folder is hidden: scripts look for checkpoints beside it. No job has its name, which is that of a directory of
@@ -34,6 +35,7 @@ pub use bounds::{Evaluations, Stored, surplus};
 pub use text::Text;
 
 use crate::attempt::AttemptEnd;
+use crate::happened::Happened;
 use crate::measured::Validation;
 use crate::plan::{AttemptPlan, LaunchKind, LaunchPlan};
 use crate::provenance::{self, Provenance};
@@ -63,6 +65,8 @@ pub const MAX_STATUS: u64 = 1 << 20;
 pub const MAX_CURVE: usize = 2_000;
 /// Maximum evaluations of a launch.
 pub const MAX_EVALUATIONS: usize = 500;
+/// Maximum events that are added to a record at once.
+pub const MAX_EVENTS: usize = 500;
 /// Longest plan that is kept with an attempt, bytes.
 const MAX_PLAN: usize = 1 << 20;
 
@@ -74,6 +78,8 @@ pub enum Entry {
     Attempt(Box<Begun>),
     /// A launch has ended.
     Launch(Box<Launched>),
+    /// Something happened to the job.
+    Event(Happened),
     /// The attempt has ended.
     End(Ended),
 }
@@ -111,8 +117,11 @@ impl Begun {
 
     /// The attempt of `plan`, of the job with this unique identifier, that begins at `time`, seconds since 1970.
     pub fn planned(plan: &AttemptPlan, uid: String, time: u64) -> Self {
-        let fits = serde_json::to_vec(plan).is_ok_and(|text| text.len() <= MAX_PLAN);
-        Self { uid, time, plan: fits.then(|| plan.clone()), ..Self::new(&plan.job, &plan.attempt) }
+        // They have lines of their own.
+        let plan = AttemptPlan { events: Vec::new(), ..plan.clone() };
+        let fits = serde_json::to_vec(&plan).is_ok_and(|text| text.len() <= MAX_PLAN);
+        let new = Self::new(&plan.job, &plan.attempt);
+        Self { uid, time, plan: fits.then_some(plan), ..new }
     }
 
     /// Whether `other` is the same attempt of the same job, whatever it runs.
@@ -184,6 +193,8 @@ pub struct Record {
     /// Its launches in the order of their ends, each once. The curve and the evaluations of one that was resumed are
     /// those of all its parts.
     pub launches: Vec<Launched>,
+    /// What happened to the job before the attempt began and, with `pawl run`, until the run ended.
+    pub happened: Vec<Happened>,
     /// How it ended; `None` while it runs, and when its agent was killed.
     pub end: Option<Ended>,
 }
@@ -245,7 +256,8 @@ impl Record {
         if begun.format > RECORD_FORMAT {
             return Err(RecordError::Newer { found: begun.format });
         }
-        let mut record = Self { begun: *begun, later_plans: Vec::new(), launches: Vec::new(), end: None };
+        let (later_plans, launches, happened) = (Vec::new(), Vec::new(), Vec::new());
+        let mut record = Self { begun: *begun, later_plans, launches, happened, end: None };
         for entry in entries {
             match entry {
                 // Its agent was started again: it has not ended.
@@ -255,6 +267,7 @@ impl Record {
                     record.begun.provenance = again.provenance.or(record.begun.provenance);
                 }
                 Entry::Launch(launch) => record.add(*launch),
+                Entry::Event(event) => record.happened.push(event),
                 Entry::End(end) => record.end = Some(end),
             }
         }

@@ -80,6 +80,7 @@ fn gang(
         command,
         launches: vec![plan],
         stop_on_failure: true,
+        events: Vec::new(),
     };
     let mut node = Node::local(dir.join("work"), Vec::new());
     node.checkpoints = dir.join("checkpoints").display().to_string();

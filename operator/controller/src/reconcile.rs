@@ -21,6 +21,7 @@ use kube::runtime::controller::Action as Next;
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::status::{AttemptStatus, Purpose, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus, Unknown};
+use pawl_contract::plan::AttemptPlan;
 use pawl_decision::action::{Action, Decision, Event};
 use pawl_decision::observed::{AttemptState, Observed};
 use pawl_decision::protocol::{CarriedOut, Shell};
@@ -146,7 +147,8 @@ struct Scene<'a> {
 /// Carries out a decision, and repairs the running attempt.
 async fn step(context: &Context, scene: Scene<'_>, belief: &mut Belief, decision: Decision) -> Result<Moved, Error> {
     let moved = decision.status != *belief.newest;
-    let mut shell = ClusterShell { context, scene, belief, written: false };
+    let events = decision.events.clone();
+    let mut shell = ClusterShell { context, scene, belief, events, written: false };
     let CarriedOut { acted, requeue_after } = decision.carry_out(&mut shell).await?;
     let later = repair::repair(context, scene.key, scene.job, &belief.newest, scene.now).await?;
     Ok(if moved || acted { Moved::Yes } else { Moved::No(requeue_after.into_iter().chain(later).min()) })
@@ -157,6 +159,8 @@ struct ClusterShell<'a> {
     context: &'a Context,
     scene: Scene<'a>,
     belief: &'a mut Belief,
+    /// This decision's events.
+    events: Vec<Event>,
     /// This decision's status was written.
     written: bool,
 }
@@ -174,6 +178,8 @@ impl Shell for ClusterShell<'_> {
             self.belief.newest = Arc::new(status);
         }
         self.context.jobs.keep(job, self.belief.clone());
+        // Before the actions: an attempt that starts keeps what is decided with its start.
+        self.context.jobs.happened(self.scene.key, &self.events);
         self.context.metrics.job(job, &before, &self.belief.newest, observed, now);
         Ok(())
     }
@@ -187,6 +193,7 @@ impl Shell for ClusterShell<'_> {
                 }
                 let planned = |name: &str| self.belief.newest.under_way().any(|attempt| attempt.name == name);
                 let avoided = self.avoided(&plan.attempt).await;
+                let plan = AttemptPlan { events: objects::events(job, context.jobs.recent(key)), ..plan };
                 let record = objects::record(job, &self.belief.newest, &plan);
                 let all = context.blueprint(job, &plan, &plan_hash);
                 let blueprint = Blueprint { avoided: &avoided, record: record.as_deref(), ..all };
@@ -286,6 +293,9 @@ async fn rest(
     }
     if status.attempt.is_none() {
         context.jobs.rest(job);
+    }
+    if matches!(status.stage, Stage::Complete | Stage::Failed) {
+        context.jobs.forget_recent(key);
     }
     let next = [requeue, over, unsettled, belief.due()].into_iter().flatten().min();
     Ok(next.map_or_else(Next::await_change, Next::requeue))

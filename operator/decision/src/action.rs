@@ -1,7 +1,9 @@
 //! Decisions: the status to write, the actions to take, the events to emit.
 
+use jiff::Timestamp;
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::StopCause;
+use pawl_contract::happened::Happened;
 use pawl_contract::plan::AttemptPlan;
 use std::time::Duration;
 
@@ -58,6 +60,15 @@ pub struct Event {
     pub message: String,
     /// The phase that it concerns, if any.
     pub phase: Option<String>,
+}
+
+impl Event {
+    /// This as the records keep it, of a decision at `time`.
+    pub fn at(self, time: Timestamp) -> Happened {
+        let Self { kind, reason, message, phase } = self;
+        let (time, warning) = (time.as_second().try_into().unwrap_or_default(), kind == EventKind::Warning);
+        Happened { time, warning, reason, message, phase }.bounded()
+    }
 }
 
 /// Whether an event requires attention.

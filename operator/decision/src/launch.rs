@@ -326,6 +326,7 @@ impl Draft<'_> {
             gather_seconds: Some(self.spec.lifecycle.scheduling_timeout.seconds()),
             launches: launches.collect(),
             stop_on_failure: work.stop_on_failure,
+            events: Vec::new(),
         }
     }
 }

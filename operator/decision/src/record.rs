@@ -1,10 +1,12 @@
 //! The manifest and the status of a job, as its records keep them ([`pawl_contract::record`]).
 
+use crate::action::Decision;
 use crate::decide;
 use crate::observed::{AttemptFacts, AttemptState, Ending, Observed};
 use jiff::Timestamp;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::attempt::AttemptEnd;
+use pawl_contract::happened::Happened;
 use pawl_contract::record::Record;
 use pawl_contract::report::LaunchResult;
 use serde::Serialize;
@@ -57,10 +59,20 @@ pub fn redact(job: &mut TrainingJob) {
     template.env.iter_mut().for_each(|variable| variable.value = None);
 }
 
+/// What became of a job after its status was recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completed {
+    /// Its status.
+    pub status: TrainingJobStatus,
+    /// What happened since then, oldest first.
+    pub happened: Vec<Happened>,
+}
+
 /// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator has
-/// written then. An attempt that was stopped or lost has no end here: another one followed.
-pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Record]) -> TrainingJobStatus {
-    let mut status = recorded.clone();
+/// written then, and the events that it has published. An attempt that was stopped or lost has no end here: another one
+/// followed.
+pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Record]) -> Completed {
+    let (mut status, mut happened) = (recorded.clone(), Vec::new());
     for record in records {
         let Some(end) = &record.end else { continue };
         let under_way = status.under_way().find(|attempt| attempt.name == record.begun.attempt);
@@ -81,11 +93,12 @@ pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Rec
         let time = i64::try_from(end.time).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
         let now = time.unwrap_or(Timestamp::UNIX_EPOCH);
         for _ in 0..ROUNDS {
-            let next = decide(job, &status, &observed, now).status;
+            let Decision { status: next, events, .. } = decide(job, &status, &observed, now);
+            happened.extend(events.into_iter().map(|event| event.at(now)));
             if std::mem::replace(&mut status, next) == status {
                 break;
             }
         }
     }
-    status
+    Completed { status, happened }
 }

@@ -248,7 +248,8 @@ fn the_page_shows_everything_and_needs_nothing() {
         "Memory",
         "Settings",
         "Measured with",
-        "Events",
+        "What happened",
+        "From 2026-01-05 10:00:00 UTC",
         "Launches",
     ] {
         assert!(page.contains(title) && page.contains("<h2>"), "section {title} is missing");

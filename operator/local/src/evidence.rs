@@ -33,7 +33,9 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
         }
     }
     let Document { job, status, .. } = document;
-    Ok(Evidence::new(job, status, events::read(state), launches).with(measured_with))
+    // A state directory has events of its own, a storage has those in the records.
+    let events = events::read(state).into_iter().chain(records::happened(state, &recorded)).collect();
+    Ok(Evidence::new(job, status, events, launches).with(measured_with))
 }
 
 /// What the attempts in `state` were measured with, oldest first, as far as that is known.

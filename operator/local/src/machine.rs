@@ -312,6 +312,7 @@ mod tests {
             gather_seconds: None,
             launches: Vec::new(),
             stop_on_failure: true,
+            events: Vec::new(),
         };
         let gathered = machine.single_agent_plan(&plan);
         assert_eq!((gathered.replicas, gathered.ranks_per_replica, gathered.gpus_per_replica), (1, 4, 4));

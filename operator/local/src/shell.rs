@@ -10,14 +10,17 @@ use crate::state::document::Document;
 use crate::state::events::{self, EventLog};
 use crate::state::{Lock, StateDir, StateError};
 use jiff::Timestamp;
-use pawl_agent::Stop;
+use pawl_agent::{Kept, Stop};
 use pawl_api::status::{PhaseState, Stage};
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::env;
+use pawl_contract::happened::Happened;
 use pawl_contract::template::expand;
 use pawl_decision::action::{Action, Event, EventKind};
 use pawl_decision::observed::Observed;
 use pawl_decision::protocol::{self, CarriedOut};
+use pawl_display::event::EventRecord;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -191,7 +194,8 @@ impl Shell {
             self.display.note("already trained: nothing to do");
         }
         if ended.is_ok() {
-            self.keep_status(&mut interrupts).await;
+            let events = self.events_so_far();
+            self.keep(Some(events), &mut interrupts).await;
         }
         self.display.close();
         let outcome = ended?;
@@ -199,18 +203,24 @@ impl Shell {
         Ok((outcome, self.document))
     }
 
-    /// Copies the manifest and the status to the records in the job's storage, which are read without this directory.
-    /// Returns whether a signal was received, which ends the wait for the storage.
-    async fn keep_status(&mut self, interrupts: &mut Interrupts) -> bool {
+    /// What happened to the job, for the record of its newest attempt, which runs no more.
+    fn events_so_far(&self) -> (String, Vec<Happened>) {
+        let attempt = AttemptName { job: self.document.name(), number: self.document.status.attempts };
+        (attempt.to_string(), events::read(&self.state).iter().map(EventRecord::happened).collect())
+    }
+
+    /// Copies the manifest, the status and these events to the records in the job's storage, which are read without this
+    /// directory. Returns whether a signal was received, which ends the wait for the storage.
+    async fn keep(&mut self, events: Option<(String, Vec<Happened>)>, interrupts: &mut Interrupts) -> bool {
         if !self.keeps_status {
             return false;
         }
         let Document { job, status, .. } = &self.document;
-        let text = pawl_decision::record::document(job, status).into_bytes();
+        let kept = Kept { status: pawl_decision::record::document(job, status).into_bytes(), events };
         let kept = tokio::select! {
             biased;
             _ = interrupts.next() => return true,
-            kept = pawl_agent::keep_status(&self.storage, text) => kept,
+            kept = pawl_agent::keep(&self.storage, kept) => kept,
         };
         if let Err(error) = kept {
             self.keeps_status = false;
@@ -234,7 +244,7 @@ impl Shell {
             let (requeue_after, moved) = self.step().await?;
             let Document { job, status, .. } = &self.document;
             self.attempts.start_agents(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
-            if final_states(&self.document.status) != final_before && self.keep_status(interrupts).await {
+            if final_states(&self.document.status) != final_before && self.keep(None, interrupts).await {
                 return Ok(None);
             }
             if moved {

@@ -64,6 +64,7 @@ fn attempt(number: u32, ranks: u32, launches: Vec<LaunchPlan>) -> AttemptPlan {
         gather_seconds: None,
         launches,
         stop_on_failure: false,
+        events: Vec::new(),
     }
 }
 

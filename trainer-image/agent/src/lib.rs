@@ -95,5 +95,5 @@ pub use observe::{Observed, Usage, observe};
 pub use orphans::adopt_orphans;
 pub use preview::{Preview, preview};
 pub use provenance::{provenance, scripts};
-pub use records::{RecordsError, keep_status};
+pub use records::{Kept, RecordsError, keep};
 pub use survivors::end_survivors;

@@ -14,6 +14,7 @@ use crate::provenance::Inquiry;
 use parking_lot::Mutex;
 use pawl_contract::attempt::AttemptEnd;
 use pawl_contract::env;
+use pawl_contract::happened::Happened;
 use pawl_contract::losses::Curve;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::Progress;
@@ -55,16 +56,28 @@ pub enum RecordsError {
     Thread(#[from] io::Error),
 }
 
-/// Writes the manifest and the status of a job, as JSON, to the records in its storage, URL or path.
+/// What a shell that has a job's storage writes to its records.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The manifest and the status, as JSON.
+    pub status: Vec<u8>,
+    /// The newest attempt, if none runs any more, and what happened to the job, oldest first.
+    pub events: Option<(String, Vec<Happened>)>,
+}
+
+/// Writes to the records in the storage of a job, URL or path.
 ///
 /// # Errors
 /// [`RecordsError`]. A storage that does not answer may still be written later, by then with an older status.
-pub async fn keep_status(storage: &str, text: Vec<u8>) -> Result<(), RecordsError> {
+pub async fn keep(storage: &str, Kept { status, events }: Kept) -> Result<(), RecordsError> {
     let (sender, written) = oneshot::channel();
     let url = storage.to_owned();
     std::thread::Builder::new().name("records".to_owned()).spawn(move || {
         // Nobody waits any longer.
-        let _ = sender.send(Records::open(&url).and_then(|records| records.write_status(text)));
+        let _ = sender.send(Records::open(&url).and_then(|records| {
+            records.write_status(status)?;
+            events.map_or(Ok(()), |(attempt, events)| records.add_events(&attempt, &events))
+        }));
     })?;
     match tokio::time::timeout(PATIENCE, written).await {
         Ok(Ok(written)) => Ok(written?),
@@ -134,6 +147,7 @@ impl Recorder {
         let writer = Writer {
             storage: node.checkpoints.clone(),
             begun: Begun::planned(plan, uid, now()),
+            events: plan.events.clone(),
             inquiry: measures.then_some(inquiry),
             status: node.status.clone(),
             records: None,
@@ -209,6 +223,8 @@ fn now() -> u64 {
 struct Writer {
     storage: String,
     begun: Begun,
+    /// What happened to the job before.
+    events: Vec<Happened>,
     /// `None` for an attempt that only checks settings: it measures nothing.
     inquiry: Option<Inquiry>,
     /// File with the manifest and the status.
@@ -253,7 +269,9 @@ impl Writer {
                 records.make_room(attempt)?;
                 let status = self.status.as_ref().and_then(|path| read_bounded(path, MAX_STATUS).ok());
                 status.map_or(Ok(()), |status| records.write_newer_status(status))?;
-                self.text.insert(Text::resumed(records.read(attempt)?, self.begun.clone()))
+                let mut text = Text::resumed(records.read(attempt)?, self.begun.clone());
+                text.add_events(&self.events);
+                self.text.insert(text)
             }
         };
         self.waiting.drain(..).for_each(|entry| text.add(&entry));

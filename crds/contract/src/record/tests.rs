@@ -42,7 +42,8 @@ fn what_is_written_is_read() {
     text.add(&Entry::End(end.clone()));
     let read = Record::read(text.as_bytes()).unwrap();
     let (begun, launches) = (begun("toy-1", "Train"), launches.into());
-    assert_eq!(read, Record { begun, later_plans: Vec::new(), launches, end: Some(end) });
+    let (later_plans, happened) = (Vec::new(), Vec::new());
+    assert_eq!(read, Record { begun, later_plans, launches, happened, end: Some(end) });
 }
 
 #[test]
@@ -138,6 +139,36 @@ fn fields_and_lines_of_later_versions_are_skipped_and_later_formats_are_named() 
     let newer = json!(Entry::Attempt(Box::new(Begun { format: 2, ..begun("toy-1", "Train") }))).to_string();
     assert_eq!(Record::read(newer.as_bytes()), Err(RecordError::Newer { found: 2 }));
     assert_eq!(Record::read(b"{}"), Err(RecordError::NoAttempt));
+}
+
+#[test]
+fn events_are_lines_of_their_own_and_none_is_there_twice() {
+    let event = |time, reason: &str| Happened {
+        time,
+        warning: reason == "Failed",
+        reason: reason.to_owned(),
+        message: "toy".to_owned(),
+        phase: None,
+    };
+    let events = [event(1, "Started"), event(2, "Failed")];
+    let carried = AttemptPlan { events: events.to_vec(), ..plan("toy-1", "Train") };
+    let begun = Begun::planned(&carried, "uid".to_owned(), 10);
+    assert!(begun.plan.as_ref().is_some_and(|plan| plan.events.is_empty()));
+    let mut text = Text::resumed(None, begun);
+    text.add_events(&events[..1]);
+    text.add_events(&events);
+    let line = r#"{"event":{"time":2,"warning":true,"reason":"Failed","message":"toy"}}"#;
+    assert_eq!(std::str::from_utf8(text.as_bytes()).unwrap().lines().last(), Some(line));
+    assert_eq!(Record::read(text.as_bytes()).unwrap().happened, events);
+
+    let there = || text.as_bytes().to_vec();
+    assert_eq!(Text::with_events(there(), &events), None, "nothing is to be written");
+    let later = Text::with_events(there(), &[event(3, "Complete")]).unwrap();
+    assert_eq!(Record::read(later.as_bytes()).unwrap().happened.len(), 3);
+    assert_eq!(Text::with_events(b"{".to_vec(), &events), None, "is no record");
+    let many: Vec<_> = (0..MAX_EVENTS as u64 + 7).map(|time| event(time, "Paused")).collect();
+    let newest = Text::with_events(there(), &many).unwrap();
+    assert_eq!(Record::read(newest.as_bytes()).unwrap().happened.len(), 2 + MAX_EVENTS);
 }
 
 #[test]

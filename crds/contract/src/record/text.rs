@@ -1,6 +1,7 @@
 //! The text of a record, which only grows.
 
-use super::{Begun, Entry, Launched, MAX_RECORD, Record};
+use super::{Begun, Entry, Launched, MAX_EVENTS, MAX_RECORD, Record};
+use crate::happened::Happened;
 
 /// Room that is left for the end of the attempt, bytes: its message may be six times as long in JSON.
 const END_ROOM: usize = 4 << 10;
@@ -19,15 +20,39 @@ impl Text {
         };
         let mut text = Self::default();
         if let Some((earlier, record)) = earlier.and_then(read) {
-            text = Self(earlier);
+            text = Self::after(earlier);
             begun.plan = begun.plan.filter(|plan| record.plan() != Some(plan));
             begun.provenance = begun.provenance.filter(|found| record.begun.provenance.as_ref() != Some(found));
         }
-        if text.0.last().is_some_and(|last| *last != b'\n') {
-            text.0.push(b'\n');
-        }
         text.add(&Entry::Attempt(Box::new(begun)));
         text
+    }
+
+    /// `earlier`, which another line may follow.
+    fn after(mut earlier: Vec<u8>) -> Self {
+        if earlier.last().is_some_and(|last| *last != b'\n') {
+            earlier.push(b'\n');
+        }
+        Self(earlier)
+    }
+
+    /// The record in `earlier` of an attempt that runs no more, with those of `events`, oldest first, that it does not
+    /// have; `None` when it has them all, and when it is no record.
+    pub fn with_events(earlier: Vec<u8>, events: &[Happened]) -> Option<Self> {
+        Record::read(&earlier).ok()?;
+        let before = earlier.len();
+        let mut text = Self::after(earlier);
+        text.add_events(events);
+        (text.0.len() > before + 1).then_some(text)
+    }
+
+    /// Adds those of `events`, oldest first, that it does not have; of very many, the newest.
+    pub fn add_events(&mut self, events: &[Happened]) {
+        let there = Record::read(&self.0).map(|record| record.happened).unwrap_or_default();
+        let newest = &events[events.len().saturating_sub(MAX_EVENTS)..];
+        for event in newest.iter().filter(|event| !there.contains(event)) {
+            self.add(&Entry::Event(event.clone()));
+        }
     }
 
     /// Adds a line. Where there is no room for a launch, it is added without its curve; a line for which there still

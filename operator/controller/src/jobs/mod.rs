@@ -22,6 +22,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use parking_lot::{Mutex, MutexGuard};
 use pawl_api::TrainingJob;
+use pawl_contract::happened::{Happened, Recent};
+use pawl_decision::action::Event;
 use pawl_rendezvous::Token;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -49,6 +51,8 @@ pub(crate) struct JobState {
     refusal: Option<Refusal>,
     /// When an action with a cool-down was last tried.
     tried: HashMap<String, Instant>,
+    /// What was decided lately, for the records, until the job is over.
+    recent: Recent,
     /// What the watches report of its attempts.
     pub(crate) facts: JobFacts,
     /// Its running gangs, and the newest answer of the agent of each.
@@ -87,11 +91,12 @@ struct Refusal {
 
 impl JobState {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { belief, failures, refusal, tried, facts, gangs, sample, tokens } = self;
+        let Self { belief, failures, refusal, tried, recent, facts, gangs, sample, tokens } = self;
         belief.is_none()
             && *failures == 0
             && refusal.is_none()
             && tried.is_empty()
+            && recent.is_empty()
             && facts.is_empty()
             && gangs.is_empty()
             && sample.is_none()
@@ -100,11 +105,12 @@ impl JobState {
 
     /// Forgets all that only the leader knows. The facts stay: watches keep them current on every replica.
     fn step_down(&mut self) {
-        let Self { belief, failures, refusal, tried, facts: _, gangs, sample, tokens } = self;
+        let Self { belief, failures, refusal, tried, recent, facts: _, gangs, sample, tokens } = self;
         (*belief, *failures, *refusal, *sample) = (None, 0, None, None);
         gangs.clear();
         tried.clear();
         tokens.clear();
+        *recent = Recent::default();
     }
 }
 
@@ -175,6 +181,25 @@ impl Jobs {
                 Held::Resting(resting) => !is_older(&version, &resting.version),
             });
         });
+    }
+
+    /// Remembers events of a decision whose status was written.
+    pub fn happened(&self, key: &Key, events: &[Event]) {
+        if events.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        self.entry(key, |state| events.iter().for_each(|event| state.recent.add(event.clone().at(now))));
+    }
+
+    /// What was decided lately, oldest first: by another replica, nothing is known.
+    pub fn recent(&self, key: &Key) -> Vec<Happened> {
+        self.lock().get(key).map(|state| state.recent.events().to_vec()).unwrap_or_default()
+    }
+
+    /// A job is over: no attempt follows that keeps what happened.
+    pub fn forget_recent(&self, key: &Key) {
+        self.change(key, |state| state.recent = Recent::default());
     }
 
     /// Drops the belief about a job: the API server has a newer status.
@@ -287,6 +312,7 @@ impl Jobs {
 mod tests {
     use super::*;
     use pawl_api::TrainingJobStatus;
+    use pawl_decision::action::EventKind;
     use serde_json::json;
     use std::sync::Arc;
 
@@ -404,6 +430,9 @@ mod tests {
         let (jobs, key) = (Jobs::default(), Key::new("n", "toy"));
         jobs.keep(&job("12", 2), Belief::written("12".to_owned(), job("12", 2).status.unwrap()));
         jobs.failed(&key, &Error::Stale);
+        let event = Event { kind: EventKind::Normal, reason: "Paused".to_owned(), message: String::new(), phase: None };
+        jobs.happened(&key, &[event.clone(), event]);
+        assert_eq!(jobs.recent(&key).len(), 1, "it was decided again");
         let every = Duration::from_secs(60);
         assert!(jobs.may_try(&key, "token", every) && !jobs.may_try(&key, "token", every));
         jobs.forget(&key);

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_contract::happened::Happened;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::record::STATUS;
 use pawl_rendezvous::Token;
@@ -30,10 +31,17 @@ const MAX_CARRIED: usize = 4 * 1024;
 /// Longest record that is given to an attempt, bytes: a ConfigMap takes 1 MiB, the plan included.
 const MAX_GIVEN: usize = 256 * 1024;
 
-/// The plan, if the pods of its gang carry it: where there is no record, which is longer.
+/// The plan, if the pods of its gang carry it: where there is no record, which is longer. Its events, which are few,
+/// don't count.
 pub fn carries_plan(blueprint: &Blueprint<'_>) -> Option<String> {
-    let text = serde_json::to_string(blueprint.plan).ok().filter(|text| text.len() <= MAX_CARRIED);
-    text.filter(|_| blueprint.record.is_none())
+    let events = serde_json::to_string(&blueprint.plan.events).ok()?;
+    let text = serde_json::to_string(blueprint.plan).ok()?;
+    (blueprint.record.is_none() && text.len().saturating_sub(events.len()) <= MAX_CARRIED).then_some(text)
+}
+
+/// Those of `recent` that an attempt of the job keeps: none where it has no storage to do so.
+pub fn events(job: &TrainingJob, recent: Vec<Happened>) -> Vec<Happened> {
+    if pawl_decision::storage::location(job).is_some() { recent } else { Vec::new() }
 }
 
 /// The manifest and the status of a job, for an attempt that puts them into the job's storage, where they outlive the

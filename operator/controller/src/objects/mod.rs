@@ -27,7 +27,7 @@ mod tests;
 mod volumes;
 
 pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
-pub use companions::{carries_plan, plan, plan_repair, record, service, tokens};
+pub use companions::{carries_plan, events, plan, plan_repair, record, service, tokens};
 pub use defaults::{DirectorySizes, PodDefaults};
 pub(crate) use gang::job_owner;
 pub use gang::{gang, gang_repair, template_hash};

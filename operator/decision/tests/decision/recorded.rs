@@ -8,7 +8,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::record::{Begun, Ended, Launched, Record};
 use pawl_contract::report::Report;
 use pawl_decision::observed::AttemptState;
-use pawl_decision::record::{completed, document};
+use pawl_decision::record::{Completed, completed, document};
 use serde_json::{Value, json};
 
 /// A job whose phase is faster, as of the start of its training, and the record of the training to its end.
@@ -34,7 +34,8 @@ fn trained() -> (World, Record) {
     let launches = plan.launches.iter().map(report).collect();
     let time = u64::try_from(world.now.as_second() + 60).unwrap();
     let end = Some(Ended { time, end: AttemptEnd::Complete, message: String::new() });
-    (world, Record { begun: Begun::planned(&plan, String::new(), 0), later_plans: Vec::new(), launches, end })
+    let begun = Begun::planned(&plan, String::new(), 0);
+    (world, Record { begun, later_plans: Vec::new(), launches, happened: Vec::new(), end })
 }
 
 #[test]
@@ -43,13 +44,16 @@ fn a_job_that_was_recorded_when_its_training_began_is_complete_by_its_record() {
     let text: Value = serde_json::from_str(&document(&world.job, &world.status)).unwrap();
     let job: TrainingJob = serde_json::from_value(text["job"].clone()).unwrap();
     let recorded = serde_json::from_value(text["status"].clone()).unwrap();
-    let status = completed(&job, &recorded, std::slice::from_ref(&record));
+    let Completed { status, happened } = completed(&job, &recorded, std::slice::from_ref(&record));
+    let (before, end) = (world.events.len(), record.end.as_ref().unwrap().time);
     world.run();
     assert_eq!((status.stage, world.status.stage), (Stage::Complete, Stage::Complete));
     assert_eq!(status.phases[0].state, PhaseState::Accepted);
     let (training, expected) = (status.training.unwrap(), world.status.training.unwrap());
     assert_eq!(training.measured.items, expected.measured.items);
     assert!(!training.completed.is_empty() && training.completed.len() == expected.completed.len());
+    let (derived, published) = (happened.last().unwrap(), world.events[before..].last().unwrap());
+    assert_eq!((&derived.reason, derived.time), (&published.reason, end));
 }
 
 #[test]
@@ -60,6 +64,7 @@ fn an_attempt_that_has_not_ended_changes_nothing() {
     let stopped = record.end.map(|end| Ended { end: AttemptEnd::Stopped, ..end });
     let stopped = Record { end: stopped, ..running.clone() };
     for record in [running, stopped] {
-        assert_eq!(completed(&world.job, &world.status, &[record]), world.status);
+        let Completed { status, happened } = completed(&world.job, &world.status, &[record]);
+        assert_eq!((status, happened), (world.status.clone(), Vec::new()));
     }
 }

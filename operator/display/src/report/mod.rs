@@ -52,7 +52,7 @@ pub fn content(evidence: &Evidence) -> Markup {
         ("Memory", memory::draw(evidence).map(PreEscaped)),
         ("Settings", Some(tables::settings(evidence))),
         ("Measured with", provenance::section(evidence)),
-        ("Events", tables::events(evidence)),
+        ("What happened", tables::events(evidence)),
         ("Launches", tables::launches(evidence)),
     ];
     html! {

@@ -3,6 +3,7 @@
 use super::evidence::Evidence;
 use crate::numbers::{bytes, seconds, short};
 use crate::settings::differences;
+use jiff::Timestamp;
 use maud::{Markup, html};
 
 /// The effective settings compared with the baseline, changed settings first.
@@ -70,11 +71,13 @@ pub fn launches(evidence: &Evidence) -> Option<Markup> {
 /// The events, oldest first, with the time since the first one; `None` without events.
 pub fn events(evidence: &Evidence) -> Option<Markup> {
     let first = evidence.events.first()?.time;
+    let utc = |time: Timestamp| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
     Some(html! {
+        p.muted { "From " (utc(first)) " on; each time is that since then." }
         ol.timeline {
             @for event in &evidence.events {
                 li class=(if event.warning { "warning" } else { "normal" }) {
-                    time datetime=(event.time) { "+" (seconds(event.time.duration_since(first).as_secs_f64())) }
+                    time datetime=(event.time) title=(utc(event.time)) { "+" (seconds(event.time.duration_since(first).as_secs_f64())) }
                     span.why { (event.reason) }
                     span { @if let Some(phase) = &event.phase { b { (phase) } " " } (event.message) }
                 }

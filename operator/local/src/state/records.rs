@@ -3,7 +3,10 @@
 use super::document::Document;
 use super::{StateDir, StateError};
 use pawl_contract::attempt::AttemptName;
+use pawl_contract::happened::Happened;
 use pawl_contract::record::{EXTENSION, MAX_RECORD, RECORD_FORMAT, Record, RecordError};
+use pawl_decision::record::completed;
+use pawl_display::event::EventRecord;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -44,9 +47,25 @@ pub fn read(state: &StateDir) -> Result<(Document, Vec<Record>), StateError> {
     let mut document = Document::load_existing(state)?;
     let records = load(state)?;
     if !records.is_empty() {
-        document.status = pawl_decision::record::completed(&document.job, &document.status, &records);
+        document.status = completed(&document.job, &document.status, &records).status;
     }
     Ok((document, records))
+}
+
+/// What happened to the job whose records in `state` these are, oldest first, each once: what attempts carried, and what
+/// the decision core says of the ends of the newest ones.
+pub fn happened(state: &StateDir, records: &[Record]) -> Vec<EventRecord> {
+    let carried = records.iter().flat_map(|record| record.happened.iter().cloned());
+    let recorded = Document::load_existing(state).ok().filter(|_| !records.is_empty());
+    let since = recorded.map(|Document { job, status, .. }| completed(&job, &status, records).happened);
+    let mut all: Vec<Happened> = Vec::new();
+    for event in carried.chain(since.unwrap_or_default()) {
+        if !all.iter().any(|known| known.is_same(&event)) {
+            all.push(event);
+        }
+    }
+    all.sort_by_key(|event| event.time);
+    all.iter().map(EventRecord::from).collect()
 }
 
 /// The job of [`read`] alone.
@@ -76,7 +95,8 @@ pub fn files(state: &StateDir) -> Result<Vec<PathBuf>, StateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::record::{Begun, Entry, Text};
+    use pawl_contract::attempt::AttemptEnd;
+    use pawl_contract::record::{Begun, Ended, Entry, Text};
     use serde_json::json;
 
     #[test]
@@ -115,6 +135,36 @@ mod tests {
         assert_eq!((found.root(), found.storage()), (directory.path(), None));
         let found = StateDir::found_in(state.root());
         assert!(found.storage().is_none() && found.has_run());
+    }
+
+    #[test]
+    fn what_happened_is_read_once_and_in_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path());
+        let event = |time, reason: &str| Happened {
+            time,
+            warning: true,
+            reason: reason.to_owned(),
+            message: "toy".to_owned(),
+            phase: None,
+        };
+        let record = |number: u32, happened: Vec<Happened>| {
+            let mut text = Text::default();
+            text.add(&Entry::Attempt(Box::new(Begun::new("toy", &format!("toy-{number}")))));
+            text.add_events(&happened);
+            text.add(&Entry::End(Ended::new(9, AttemptEnd::Complete, "")));
+            Record::read(text.as_bytes()).unwrap()
+        };
+        // A decision was repeated at another time; what a later attempt carried happened before.
+        let records = [
+            record(1, vec![event(5, "Started"), event(7, "Paused")]),
+            record(2, vec![event(6, "Started"), event(3, "Adopted")]),
+        ];
+        let read = happened(&state, &records);
+        let seen: Vec<_> = read.iter().map(|event| (event.time.as_second(), event.reason.as_str())).collect();
+        assert_eq!(seen, [(3, "Adopted"), (5, "Started"), (7, "Paused")]);
+        assert!(read.iter().all(|event| event.warning));
+        assert!(happened(&state, &[]).is_empty());
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub fn plan(replicas: u32, ranks: u32, launches: &[&str], script: &str) -> Attem
         gather_seconds: None,
         launches: launches.iter().map(|name| launch(name)).collect(),
         stop_on_failure: false,
+        events: Vec::new(),
     }
 }
 

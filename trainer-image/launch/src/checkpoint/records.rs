@@ -1,8 +1,9 @@
 //! The records of a job in its storage ([`pawl_contract::record`]).
 
 use super::storage::{Fetched, Storage, StorageError};
+use pawl_contract::happened::Happened;
 use pawl_contract::record::{
-    ATTEMPTS, EXTENSION, FOLDER, MAX_RECORD, MAX_STATUS, Record, STATUS, Stored, attempts_of, surplus,
+    ATTEMPTS, EXTENSION, FOLDER, MAX_RECORD, MAX_STATUS, Record, STATUS, Stored, Text, attempts_of, surplus,
 };
 
 /// Blocking access to the records of one job. Must not be used on a thread that runs asynchronous tasks.
@@ -59,6 +60,15 @@ impl Records {
         self.storage.put(&key(attempt), text)
     }
 
+    /// Adds events, oldest first, to the record of an attempt that runs no more, if there is one.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn add_events(&self, attempt: &str, events: &[Happened]) -> Result<(), StorageError> {
+        let text = self.read(attempt)?.and_then(|there| Text::with_events(there, events));
+        text.map_or(Ok(()), |text| self.write(attempt, text.as_bytes().to_vec()))
+    }
+
     /// Deletes records where there is no room for that of `attempt`.
     ///
     /// # Errors
@@ -94,7 +104,7 @@ fn key(attempt: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::record::{Begun, Entry, MAX_RECORDS, Text};
+    use pawl_contract::record::{Begun, Entry, MAX_RECORDS};
 
     #[test]
     fn what_is_written_is_read_and_the_oldest_leave_when_there_is_no_room() {
@@ -114,6 +124,21 @@ mod tests {
         records.make_room("toy-11").unwrap();
         let left = records.storage.sizes(".pawl/_records/attempts").unwrap();
         assert!(left.is_empty(), "the older one is deleted first, and was not enough: {left:?}");
+    }
+
+    #[test]
+    fn events_go_to_the_record_of_an_attempt_if_there_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(&dir.path().to_string_lossy()).unwrap();
+        let (reason, message) = ("Complete".to_owned(), String::new());
+        let events = [Happened { time: 1, warning: false, reason, message, phase: None }];
+        records.add_events("toy-1", &events).unwrap();
+        assert_eq!(records.read("toy-1").unwrap(), None);
+        let mut text = Text::default();
+        text.add(&Entry::Attempt(Box::new(Begun::new("toy", "toy-1"))));
+        records.write("toy-1", text.as_bytes().to_vec()).unwrap();
+        records.add_events("toy-1", &events).unwrap();
+        assert_eq!(Record::read(&records.read("toy-1").unwrap().unwrap()).unwrap().happened, events);
     }
 
     #[test]

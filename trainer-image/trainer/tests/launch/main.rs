@@ -108,6 +108,7 @@ fn launch_gang(dir: &Path, ranks: u32, changes: Value) -> Report {
         gather_seconds: None,
         launches: vec![plan(changes)],
         stop_on_failure: true,
+        events: Vec::new(),
     };
     let mut node = Node::local(work.path().to_owned(), vec![TRAINER.into()]);
     node.checkpoints = dir.join("checkpoints").display().to_string();

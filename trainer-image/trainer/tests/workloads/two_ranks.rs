@@ -20,6 +20,7 @@ pub fn run(dir: &Path, plan: LaunchPlan) -> Report {
         command: Vec::new(),
         launches: vec![plan],
         stop_on_failure: true,
+        events: Vec::new(),
     };
     let mut node = Node::local(dir.join("work"), vec![env!("CARGO_BIN_EXE_pawl-trainer").into()]);
     node.checkpoints = dir.join("checkpoints").display().to_string();

@@ -32,21 +32,26 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
     };
     let uid = job.metadata.uid.as_deref();
     // An earlier job of the same name has events too, until they expire.
-    let mut records: Vec<EventRecord> =
-        events_of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid).filter_map(record).collect();
-    records.sort_by_key(|record| record.time);
-    let recorded = recorded(&job, copied)?;
+    let of_job = events_of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid);
+    let (recorded, mut events) = recorded(&job, copied)?;
+    // Those of the last hour are in the cluster, too.
+    for event in of_job.filter_map(record) {
+        if !events.iter().any(|known| known.reason == event.reason && known.message == event.message) {
+            events.push(event);
+        }
+    }
+    events.sort_by_key(|event| event.time);
     let launches = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
     let measured_with = recorded.iter().filter_map(MeasuredWith::recorded).collect();
-    Ok(Evidence::new(job, status, records, launches).with(measured_with))
+    Ok(Evidence::new(job, status, events, launches).with(measured_with))
 }
 
-/// The records of `job`.
-fn recorded(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<Record>, ClusterError> {
+/// The records of `job`, and what they say happened.
+fn recorded(job: &TrainingJob, copied: Option<&Path>) -> Result<(Vec<Record>, Vec<EventRecord>), ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let state = StateDir::found_in(copied.unwrap_or(Path::new(name)));
     if state.storage().is_none() {
-        let Some(copied) = copied else { return Ok(Vec::new()) };
+        let Some(copied) = copied else { return Ok((Vec::new(), Vec::new())) };
         let problem = format!("--records {}: has no {FOLDER}: copy it with `kubectl pawl fetch`", copied.display());
         return Err(ClusterError::Nothing(problem));
     }
@@ -58,7 +63,8 @@ fn recorded(job: &TrainingJob, copied: Option<&Path>) -> Result<Vec<Record>, Clu
     if !other.is_empty() {
         exit::say(&format_args!("note: {} has records of another job of this name", state.root().display()));
     }
-    Ok(own)
+    let happened = records::happened(&state, &own);
+    Ok((own, happened))
 }
 
 /// The event for the report; `None` without a timestamp.

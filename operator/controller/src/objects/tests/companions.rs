@@ -3,6 +3,7 @@
 use super::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pawl_api::TrainingJobStatus;
+use pawl_contract::happened::Happened;
 
 /// A program in a pod reads what is mounted there: a Secret has tokens of other gangs too.
 #[test]
@@ -54,6 +55,12 @@ fn a_short_plan_goes_with_the_pods_and_a_long_one_has_an_object_of_its_own() {
 
     made.plan.launches = (0..40).map(|_| launch("Measure")).collect();
     assert_eq!(carried(&made), None);
+    // What happened to the job makes no object of its own.
+    made.plan.launches = vec![launch("Measure")];
+    let (reason, message) = ("Paused".to_owned(), "x".repeat(8 * 1024));
+    made.plan.events = vec![Happened { time: 1, warning: false, reason, message, phase: None }];
+    assert_eq!(carried(&made).as_ref(), Some(&made.plan));
+    made.plan.launches = (0..40).map(|_| launch("Measure")).collect();
     assert_eq!(volume(&made).config_map.unwrap().name, "toy-3");
 }
 
