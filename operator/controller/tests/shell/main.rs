@@ -13,6 +13,7 @@ mod load;
 mod multikueue;
 mod nodes;
 mod operator;
+mod recorded;
 mod refused;
 mod second;
 mod service;
