@@ -2,8 +2,10 @@
 //! depends on it.
 
 mod command;
+mod data;
 
 pub use command::redacted;
+pub use data::{Data, Hashed};
 
 use crate::text::{truncated, unprintable};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -103,6 +105,9 @@ pub struct Provenance {
     /// environment. `***` stands for the values of options whose names contain `token`, `key`, `secret` or `password`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// The data, as its program reports them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Data>,
 }
 
 impl Provenance {
@@ -115,7 +120,7 @@ impl Provenance {
 
     /// This with what `other` knows, which has precedence.
     fn with(self, other: &Self) -> Self {
-        let Self { gpu, cpu, driver, cuda, libraries, source, image, pawl, command } = other.clone();
+        let Self { gpu, cpu, driver, cuda, libraries, source, image, pawl, command, data } = other.clone();
         let known = self.gpu.unwrap_or_default();
         let gpu = gpu.map(|gpu| Gpu {
             name: gpu.name.or(known.name.clone()),
@@ -133,6 +138,7 @@ impl Provenance {
             image: image.or(self.image),
             pawl: pawl.or(self.pawl),
             command: command.or(self.command),
+            data: data.or(self.data),
         }
     }
 
@@ -159,6 +165,10 @@ impl Provenance {
                 features: build.features.iter().filter_map(|name| line(name, MAX_TEXT)).take(MAX_LIBRARIES).collect(),
             }),
             command: self.command.and_then(|command| line(&command, MAX_COMMAND)),
+            data: self.data.and_then(|data| {
+                let hash = line(&data.hash, MAX_TEXT)?;
+                Some(Data { from: text(data.from), hash, ..data })
+            }),
         }
     }
 }
@@ -193,6 +203,7 @@ mod tests {
             image: Some("example.com/train@sha256:12".to_owned()),
             pawl: Some(Build { version: "0.1.0".to_owned(), features: vec!["cuda".to_owned()] }),
             command: Some("python train.py --lr=$(settings.learningRate)".to_owned()),
+            data: Some(Data { from: Some("/data".to_owned()), hashed: Hashed::Sample, hash: "0badcafe".to_owned() }),
         }
     }
 
@@ -202,6 +213,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<Provenance>(&text).unwrap(), full());
         assert_eq!(full().bounded(), full());
         assert_eq!(serde_json::to_string(&Provenance::default()).unwrap(), "{}");
+        let later = r#"{"hashed": "Later", "hash": "0b", "size": 7}"#;
+        assert_eq!(serde_json::from_str::<Data>(later).unwrap().hashed, Hashed::Other);
         let later = r#"{"gpu": {"name": "H200", "board": 7}, "weather": "fine"}"#;
         assert_eq!(serde_json::from_str::<Provenance>(later).unwrap().gpu.unwrap().name.as_deref(), Some("H200"));
     }
@@ -235,6 +248,7 @@ mod tests {
             pawl: Some(Build { version: long(), features: vec![long(); 1_000] }),
             gpu: Some(Gpu { name: Some(long()), ..Gpu::default() }),
             cpu: Some(Cpu { name: Some("\t".to_owned()), cores: None }),
+            data: Some(Data { from: Some(long()), hashed: Hashed::Content, hash: long() }),
             libraries,
             ..full()
         }
@@ -242,7 +256,7 @@ mod tests {
         assert_eq!((found.driver.as_deref(), found.cuda.as_deref(), &found.cpu), (None, Some("13 .0"), &None));
         assert!(found.libraries.len() == MAX_LIBRARIES && found.command.as_ref().unwrap().len() == MAX_COMMAND);
         // Of each kind: its text at most.
-        let most = 3 * MAX_LIBRARIES * (MAX_TEXT + 8) + 8 * (MAX_TEXT + 64) + MAX_COMMAND;
+        let most = 3 * MAX_LIBRARIES * (MAX_TEXT + 8) + 10 * (MAX_TEXT + 64) + MAX_COMMAND;
         assert!(serde_json::to_vec(&found).unwrap().len() < most);
     }
 

@@ -3,7 +3,7 @@
 use crate::columns::lay_out;
 use crate::numbers::{factor, interval, short};
 use crate::plain::plain;
-use crate::provenance;
+use crate::provenance::{self, MeasuredWith};
 use crate::verdict;
 use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -19,11 +19,23 @@ pub struct Entry<'a> {
     pub status: &'a TrainingJobStatus,
     /// Such as its state directory.
     pub place: &'a str,
-    /// What its newest attempt was measured with, where jobs are compared and that is known.
-    pub provenance: Option<&'a Provenance>,
+    /// What its attempts were measured with, oldest first, where jobs are compared and that is known.
+    pub measured_with: &'a [MeasuredWith],
 }
 
 impl Entry<'_> {
+    /// What its newest attempt was measured with.
+    fn provenance(&self) -> Option<&Provenance> {
+        self.measured_with.last().map(|newest| &newest.provenance)
+    }
+
+    /// The name or the command of its workload.
+    fn workload(&self) -> String {
+        let workload = &self.job.spec.workload;
+        let command = || workload.command.iter().chain(&workload.args).map(String::as_str).collect::<Vec<_>>().join(" ");
+        plain(&workload.name.clone().unwrap_or_else(command))
+    }
+
     /// Name of the job.
     pub(crate) fn name(&self) -> String {
         self.job.metadata.name.clone().unwrap_or_default()
@@ -92,7 +104,15 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
         name: name.to_owned(),
         values: statuses.iter().map(|status| value(status).unwrap_or_default()).collect(),
     };
+    let own = |name: &str, value: &dyn Fn(&Entry<'_>) -> Option<String>| Compared {
+        name: name.to_owned(),
+        values: entries.iter().map(|entry| value(entry).unwrap_or_default()).collect(),
+    };
     let mut rows = vec![
+        own("workload", &|entry| Some(entry.workload())),
+        own("data", &|entry| {
+            Some(provenance::data(entry.measured_with).map_or_else(|| "not known".to_owned(), |data| plain(&data)))
+        }),
         row("stage", &|status| Some(status.stage.to_string())),
         row("speedup", &|status| status.speedup.as_ref().map(|speedup| factor(speedup.value()))),
     ];
@@ -108,6 +128,7 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     }));
     rows.extend(settings(entries, &statuses));
     rows.extend(trained(&statuses));
+    rows.push(own("trained in", &|entry| provenance::parts(entry.measured_with)));
     rows.push(row("device hours", &|status| {
         Some(format!("{} h", short(status.cost.as_ref()?.gpu_hours.as_ref()?.value())))
     }));
@@ -119,8 +140,8 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
 /// What was measured with, in which those jobs differ of which it is known.
 fn measured_with(entries: &[Entry<'_>]) -> Vec<Compared> {
     let sides: Vec<Option<BTreeMap<String, String>>> =
-        entries.iter().map(|entry| Some(provenance::each(entry.provenance?).into_iter().collect())).collect();
-    let known = entries.iter().filter_map(|entry| entry.provenance).flat_map(provenance::each);
+        entries.iter().map(|entry| Some(provenance::each(entry.provenance()?).into_iter().collect())).collect();
+    let known = entries.iter().filter_map(Entry::provenance).flat_map(provenance::each);
     let mut names: Vec<String> = Vec::new();
     for (name, _) in known {
         if !names.contains(&name) {
@@ -204,7 +225,7 @@ mod tests {
     }
 
     fn entry((job, status): &(TrainingJob, TrainingJobStatus)) -> Entry<'_> {
-        Entry { job, status, place: ".pawl/toy", provenance: None }
+        Entry { job, status, place: ".pawl/toy", measured_with: &[] }
     }
 
     #[test]
@@ -251,6 +272,35 @@ mod tests {
         assert!(!row("device hours").differs() && rows.iter().all(|row| row.name != "all together"), "{rows:?}");
     }
 
+    fn attempt(number: u32, provenance: &Provenance) -> MeasuredWith {
+        let (attempt, provenance) = (format!("toy-{number}"), provenance.clone());
+        MeasuredWith { attempt, provenance, judges: false, trains: true }
+    }
+
+    #[test]
+    fn jobs_on_other_data_and_in_other_parts_say_so() {
+        let script = json!({"metadata": {"name": "b"}, "spec": {"workload": {"command": ["python", "b.py"]}}});
+        let jobs = [job("a", json!({})), (serde_json::from_value(script).unwrap(), Default::default())];
+        let of = |driver: &str, hash: &str| {
+            let found = json!({"driver": driver, "data": {"hashed": "Content", "hash": hash}});
+            serde_json::from_value::<Provenance>(found).unwrap()
+        };
+        let (old, new) = (attempt(1, &of("570", "0b")), attempt(2, &of("580", "0b")));
+        let rows = |first: &[MeasuredWith], second: &[MeasuredWith]| {
+            let [a, b] = &jobs;
+            compared(&[Entry { measured_with: first, ..entry(a) }, Entry { measured_with: second, ..entry(b) }])
+        };
+        let all = rows(&[old.clone(), new.clone()], &[]);
+        let values = |name: &str| all.iter().find(|row| row.name == name).map(|row| row.values.join("; "));
+        assert_eq!(values("workload").as_deref(), Some("ups; python b.py"));
+        assert_eq!(values("data").as_deref(), Some("contents 0b; not known"));
+        assert_eq!(values("trained in").as_deref(), Some("2 attempts, which differ in driver; "));
+        let same = rows(&[new.clone()], &[new.clone()]);
+        assert!(same.iter().filter(|row| row.differs()).all(|row| row.name == "workload"), "{same:?}");
+        let other = rows(&[new], &[attempt(1, &of("580", "0c"))]);
+        assert!(other.iter().any(|row| row.name == "data" && row.differs()));
+    }
+
     #[test]
     fn the_machine_and_the_versions_are_compared_where_they_are_known() {
         let jobs = ["a", "b", "c"].map(|name| job(name, json!({})));
@@ -260,9 +310,11 @@ mod tests {
         };
         let [one, other] = [provenance("570", "2.8"), provenance("580", "2.8")];
         let with = |known: [Option<&Provenance>; 3]| {
-            let entries: Vec<Entry<'_>> =
-                jobs.iter().zip(known).map(|(job, provenance)| Entry { provenance, ..entry(job) }).collect();
-            let rows = compared(&entries).into_iter().filter(|row| row.name != "stage");
+            let attempts = known.map(|provenance| provenance.map(|found| attempt(1, found)));
+            let with = |(job, attempts)| Entry { measured_with: Option::as_slice(attempts), ..entry(job) };
+            let entries: Vec<Entry<'_>> = jobs.iter().zip(&attempts).map(with).collect();
+            let usual = ["workload", "data", "stage"];
+            let rows = compared(&entries).into_iter().filter(|row| !usual.contains(&row.name.as_str()));
             rows.map(|row| format!("{}: {}", row.name, row.values.join(", "))).collect::<Vec<_>>()
         };
         assert_eq!(with([Some(&one), None, Some(&other)]), ["driver: 570, , 580"]);

@@ -2,14 +2,14 @@
 
 use crate::numbers::bytes;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::provenance::{Build, Cpu, Gpu, Provenance, Source};
+use pawl_contract::provenance::{Build, Cpu, Data, Gpu, Hashed, Provenance, Source};
 use pawl_contract::record::Record;
 
 /// Attempts that are named one by one.
 const NAMED: usize = 3;
 /// Values of a fact that are shown, the newest.
 const VALUES: usize = 8;
-/// Digits of a commit that are shown.
+/// Digits of a commit, and of a hash, that are shown.
 const DIGITS: usize = 12;
 
 /// An attempt that measured or trained, and what with.
@@ -21,6 +21,8 @@ pub struct MeasuredWith {
     pub provenance: Provenance,
     /// Whether it measured for the ladder.
     pub judges: bool,
+    /// Whether it trained the model.
+    pub trains: bool,
 }
 
 impl MeasuredWith {
@@ -32,8 +34,9 @@ impl MeasuredWith {
     ) -> Option<Self> {
         let kinds: Vec<LaunchKind> = launches.into_iter().map(|launch| launch.kind).collect();
         let judges = kinds.iter().any(|kind| matches!(kind, LaunchKind::Measure | LaunchKind::Quality));
+        let trains = kinds.contains(&LaunchKind::Train);
         let provenance = provenance.filter(|_| kinds.iter().any(|kind| *kind != LaunchKind::Preflight))?;
-        Some(Self { attempt: attempt.to_owned(), provenance, judges })
+        Some(Self { attempt: attempt.to_owned(), provenance, judges, trains })
     }
 
     /// The attempt of a record.
@@ -77,10 +80,11 @@ pub fn all(provenance: &Provenance) -> Vec<(String, String)> {
     let libraries = provenance.libraries.iter().map(|(name, version)| format!("{name} {version}"));
     let libraries = libraries.collect::<Vec<_>>().join(", ");
     let libraries = present([("libraries", Some(libraries).filter(|text| !text.is_empty()))]);
-    machine(provenance).into_iter().chain(libraries).chain(origin(provenance)).collect()
+    let data = present([("data", provenance.data.as_ref().map(of_data))]);
+    machine(provenance).into_iter().chain(libraries).chain(origin(provenance)).chain(data).collect()
 }
 
-/// As [`all`], with the libraries one by one, for comparisons.
+/// As [`all`], with the libraries one by one and without the data, for comparisons.
 pub fn each(provenance: &Provenance) -> Vec<(String, String)> {
     let libraries = provenance.libraries.clone();
     machine(provenance).into_iter().chain(libraries).chain(origin(provenance)).collect()
@@ -125,6 +129,25 @@ fn of_cpu(cpu: &Cpu) -> Option<String> {
     let cores = cpu.cores.map(|cores| format!("{cores} {}", if cores == 1 { "core" } else { "cores" }));
     let parts: Vec<String> = cpu.name.iter().cloned().chain(cores).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// The newest data of these attempts, oldest first: `/data/pde, contents 0badcafe0bad`; of those that differ in it, the
+/// others are left out. `None` when nothing is known of any.
+pub fn data(attempts: &[MeasuredWith]) -> Option<String> {
+    attempts.iter().rev().find_map(|it| it.provenance.data.as_ref()).map(of_data)
+}
+
+fn of_data(Data { from, hashed, hash }: &Data) -> String {
+    let short = hash.get(..DIGITS).unwrap_or(hash);
+    let from = from.as_deref().map(|from| format!("{from}, ")).unwrap_or_default();
+    match hashed {
+        Hashed::Generator => format!("generated, configuration and seed {short}"),
+        Hashed::Content => format!("{from}contents {short}"),
+        Hashed::Sample => format!("{from}parts of the contents {short}"),
+        Hashed::Names => format!("{from}names and sizes {short}"),
+        Hashed::Fingerprint => format!("{from}fingerprint {short}"),
+        Hashed::Other => format!("{from}hash {short}"),
+    }
 }
 
 fn revision(source: &Source) -> Option<String> {
@@ -176,12 +199,13 @@ fn collected<'a>(attempts: impl DoubleEndedIterator<Item = (&'a str, Vec<(String
 /// they did not.
 pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
     let compared = |provenance: &Provenance| {
-        let Provenance { gpu, cpu, driver, cuda, libraries, .. } = provenance;
+        let Provenance { gpu, cpu, driver, cuda, libraries, data, .. } = provenance;
         let models = [
             ("GPU", gpu.as_ref().and_then(|gpu| gpu.name.clone())),
             ("CPU", cpu.as_ref().and_then(|cpu| cpu.name.clone())),
             ("driver", driver.clone()),
             ("CUDA", cuda.clone()),
+            ("data", data.as_ref().map(of_data)),
         ];
         present(models).chain(libraries.clone()).collect::<Vec<_>>()
     };
@@ -199,6 +223,19 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
     })
 }
 
+/// What is to be known where the model was trained by several attempts with different machines, versions, programs or
+/// data: `2 attempts, which differ in CPU, Pawl`. `None` where they did not differ.
+pub fn parts(attempts: &[MeasuredWith]) -> Option<String> {
+    let training: Vec<&MeasuredWith> = attempts.iter().filter(|it| it.trains).collect();
+    let known = |it: &MeasuredWith| {
+        let data = present([("data", it.provenance.data.as_ref().map(of_data))]);
+        each(&it.provenance).into_iter().chain(data).collect::<Vec<_>>()
+    };
+    let facts = collected(training.iter().map(|it| (it.attempt.as_str(), known(it))));
+    let different: Vec<String> = facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
+    (!different.is_empty()).then(|| format!("{} attempts, which differ in {}", training.len(), different.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +248,7 @@ mod tests {
             "pawl": {"version": "0.1.0", "features": ["cuda", "s3"]},
         });
         let provenance = serde_json::from_value(provenance).unwrap();
-        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges }
+        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges, trains: !judges }
     }
 
     #[test]
@@ -247,6 +284,35 @@ mod tests {
         let mut unknown = measured(2, "H200", "2.8", true);
         unknown.provenance = Provenance::default();
         assert_eq!(warning(&[measured(1, "H200", "2.8", true), unknown]), None, "of an earlier version");
+    }
+
+    #[test]
+    fn a_training_in_parts_says_in_what_they_differ() {
+        let attempts = [measured(1, "L4", "2.7", true), measured(2, "H200", "2.8", false)];
+        assert_eq!(parts(&attempts), None, "only one of them trained");
+        let mut again = measured(3, "H200", "2.8", false);
+        assert_eq!(parts(&[attempts[1].clone(), again.clone()]), None);
+        again.provenance.pawl = Some(Build { version: "0.2.0".to_owned(), features: Vec::new() });
+        again.provenance.libraries = [("torch".to_owned(), "2.9".to_owned())].into();
+        let text = parts(&[attempts[1].clone(), again]);
+        assert_eq!(text.as_deref(), Some("2 attempts, which differ in torch, Pawl"));
+    }
+
+    #[test]
+    fn data_are_named_by_their_hash_and_what_it_is_of() {
+        let with = |data: serde_json::Value| {
+            let mut attempt = measured(1, "L4", "2.8", true);
+            attempt.provenance.data = Some(serde_json::from_value(data).unwrap());
+            attempt
+        };
+        let generated = with(json!({"hashed": "Generator", "hash": "0123456789abcdef"}));
+        let files = with(json!({"from": "/data", "hashed": "Sample", "hash": "0123456789abcdef"}));
+        assert_eq!(data(&[measured(1, "L4", "2.8", true)]), None);
+        let unknown = measured(2, "L4", "2.8", true);
+        let text = data(&[files.clone(), generated.clone(), unknown]);
+        assert_eq!(text.as_deref(), Some("generated, configuration and seed 0123456789ab"));
+        assert_eq!(data(&[files.clone()]).as_deref(), Some("/data, parts of the contents 0123456789ab"));
+        assert!(warning(&[generated, files]).is_some_and(|text| text.contains("differ in data.")));
     }
 
     #[test]

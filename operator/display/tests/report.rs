@@ -214,7 +214,7 @@ fn evidence(hostile: &str) -> Evidence {
         let provenance = json!({"gpu": {"name": format!("{gpu}{hostile}"), "count": 2}, "image": hostile,
             "libraries": {"torch": "2.8.0", format!("l{hostile}"): hostile}, "command": hostile});
         let provenance = serde_json::from_value(provenance).unwrap();
-        MeasuredWith { attempt: format!("job-{number}{hostile}"), provenance, judges: true }
+        MeasuredWith { attempt: format!("job-{number}{hostile}"), provenance, judges: true, trains: true }
     };
     Evidence::new(job(hostile), status, events, launches).with(vec![ran_with(3, "H200"), ran_with(4, "L4")])
 }
@@ -235,6 +235,8 @@ fn the_page_shows_everything_and_needs_nothing() {
         "2 × L4 (job-4)",
         "2 × H200 (job-3)",
         "Attempts that measured differ in GPU.",
+        "The model was trained in 2 attempts, which differ in GPU.",
+        "not known",
         "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 39 updates of the weights · 1 skipped update · planned memory: parameters 1.00 MiB",
     ] {
         assert!(page.contains(wanted), "{wanted} is missing");

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device, hashes
+from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device, hashes, source
 from pawl_launch.advice import advice
 from pawl_launch.budget import Budget
 from pawl_launch.checkpoints import MANIFEST, Store, local_path
@@ -412,6 +412,24 @@ def test_the_versions_of_imported_libraries_and_the_gpu_are_known(monkeypatch: p
     assert libraries["python"] == platform.python_version()
     broken = True
     assert "gpu" not in device.provenance(), "the report is written all the same"
+
+
+def test_data_are_those_that_the_library_names() -> None:
+    info = SimpleNamespace(dataset_name="imdb", builder_name="parquet")
+    named = SimpleNamespace(_fingerprint="0badcafe", info=info)
+    data = {"from": "imdb", "hashed": "Fingerprint", "hash": "0badcafe"}
+    assert source.of(SimpleNamespace(dataset=named)) == source.of(named) == data
+    subset = SimpleNamespace(dataset=SimpleNamespace(dataset=named))
+    assert source.of(subset) == data
+    assert source.of(SimpleNamespace(dataset=SimpleNamespace(_fingerprint="1"))) == {"hashed": "Fingerprint", "hash": "1"}
+
+    class Broken:
+        @property
+        def _fingerprint(self) -> str:
+            raise RuntimeError
+
+    for unknown in (None, [1, 2], SimpleNamespace(dataset=[1]), Broken()):
+        assert source.of(unknown) is None
 
 
 def test_a_hidden_context_does_not_count() -> None:

@@ -116,6 +116,8 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let mut session = compiled(plan, lineup, &device, &gang, (copies, &publisher))?;
     publisher.enter(RankPhase::DataGeneration);
     let data = job.open(&launch.data, &Advance::new(&publisher).observer()).map_err(ending)?;
+    let named = plan.workload.name.as_deref().filter(|_| *rank == 0);
+    let known_data = named.and_then(|workload| job.source().hashed(workload));
     data.resident().map_err(ending)?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
     let flops_share = device.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
     let mut run = RunningLaunch {
@@ -123,6 +125,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         job: job.as_ref(),
         feed: Feed::new(Arc::clone(&data), &plan.settings, 0, step_items, accumulation),
         data,
+        known_data,
         gang: Arc::clone(&gang),
         session,
         throughput: Throughput::new(step_items, budget.warmup, device.devices()),

@@ -7,6 +7,7 @@ use crate::saving::Saver;
 use pawl_contract::details::Details;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::Measured;
+use pawl_contract::provenance::Provenance;
 use pawl_contract::report::{Failure, Report};
 use pawl_launch::report::bare;
 use std::time::Duration;
@@ -49,7 +50,7 @@ pub fn of_run(
     Report {
         measured,
         details: details(run),
-        provenance: run.device.provenance(),
+        provenance: provenance(run),
         losses: run.curve.points(),
         planned_items: run.budget.planned_items(&launch.plan, items),
         items_per_epoch: Some(run.job.items_per_epoch()),
@@ -65,6 +66,15 @@ pub fn of_run(
 fn failure(run: &RunningLaunch<'_>, rank: u32, outcome: Outcome) -> Failure {
     let (step, items) = if outcome.is_divergence() { run.healthy } else { (run.position.step, run.position.items) };
     Failure { rank: Some(rank), step, items }
+}
+
+/// What only this process knows of what it ran with.
+fn provenance(run: &RunningLaunch<'_>) -> Option<Provenance> {
+    let device = run.device.provenance();
+    match &run.known_data {
+        Some(data) => Some(Provenance { data: Some(data.clone()), ..device.unwrap_or_default() }),
+        None => device,
+    }
 }
 
 /// What only the report contains.

@@ -19,6 +19,7 @@ use crate::workload::ending;
 use pawl_contract::measured::Validation;
 use pawl_contract::plan::{LaunchKind, WindowLimit};
 use pawl_contract::progress::{Progress, RankPhase};
+use pawl_contract::provenance::Data as KnownData;
 use pawl_contract::settings::Precision;
 use pawl_launch::straggler::{RankTime, StragglerWatch};
 use pawl_launch::validation;
@@ -32,6 +33,8 @@ pub struct RunningLaunch<'a> {
     pub(crate) launch: &'a Launch,
     pub(crate) job: &'a dyn Job,
     pub(crate) data: Arc<dyn Data>,
+    /// Which data they are, on rank 0, as far as that is known.
+    pub(crate) known_data: Option<KnownData>,
     pub(crate) gang: Arc<Gang>,
     pub(crate) session: Session,
     pub(crate) device: RankDevice,

@@ -17,6 +17,7 @@ pub mod sampling;
 mod schedule;
 mod share;
 pub mod slm;
+mod source;
 pub mod store;
 pub mod ups;
 pub mod vision_bdh;
@@ -24,6 +25,7 @@ mod workload;
 
 pub use loader::Loader;
 pub use schedule::{DecayStart, RateDecay, RatePosition, RateSchedule, Warmup};
+pub use source::Source;
 pub use workload::{At, Batch, Data, Job, Optimization, Programs, Regions, Request, Schedule, Workload, WorkloadError};
 
 /// All workloads.

@@ -11,6 +11,7 @@
 //! one rank with N times the accumulation.
 
 use crate::schedule::RateSchedule;
+use crate::source::Source;
 use pawl_contract::settings::Settings;
 use pawl_graph::array::{Array, Data as Elements};
 use pawl_graph::graph::{GraphError, InputDecl, Program};
@@ -158,6 +159,9 @@ pub trait Job: Send + Sync {
     fn extras(&self) -> Vec<(String, Array)> {
         Vec::new()
     }
+
+    /// What the data are; no file is accessed.
+    fn source(&self) -> Source;
 
     /// Opens the data under `root`, and generates what is missing; `progress` reports (phase, done, total) as a
     /// heartbeat.

@@ -5,8 +5,8 @@ use crate::args::Output;
 use crate::exit;
 use pawl_api::status::Stage;
 use pawl_contract::decimal::Decimal;
-use pawl_contract::provenance::Provenance;
 use pawl_display::jobs::{self, Entry};
+use pawl_display::provenance::MeasuredWith;
 use pawl_local::evidence;
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, StateError, records};
@@ -20,14 +20,14 @@ struct Found {
     /// Its state directory.
     place: String,
     document: Document,
-    /// What its newest attempt was measured with, where jobs are compared.
-    provenance: Option<Provenance>,
+    /// What its attempts were measured with, where jobs are compared.
+    measured_with: Vec<MeasuredWith>,
 }
 
 impl Found {
     fn entry(&self) -> Entry<'_> {
         let Document { job, status, .. } = &self.document;
-        Entry { job, status, place: &self.place, provenance: self.provenance.as_ref() }
+        Entry { job, status, place: &self.place, measured_with: &self.measured_with }
     }
 
     fn listed(&self) -> Listed<'_> {
@@ -66,7 +66,8 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
         for state in states {
             match records::document(&state) {
                 Ok(document) => {
-                    found.push(Found { place: state.root().display().to_string(), document, provenance: None });
+                    let place = state.root().display().to_string();
+                    found.push(Found { place, document, measured_with: Vec::new() });
                 }
                 Err(StateError::Absent { .. }) => {}
                 Err(error) => unreadable = Some(exit::with_error(exit::STATE, &error)),
@@ -110,6 +111,5 @@ pub fn compare(named: &[PathBuf]) -> ExitCode {
 fn load(job: &Path) -> Result<Found, ExitCode> {
     let (state, document) = source::recorded(&source::named(job))?;
     let measured_with = evidence::measured_with(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
-    let provenance = measured_with.into_iter().next_back().map(|newest| newest.provenance);
-    Ok(Found { place: state.root().display().to_string(), document, provenance })
+    Ok(Found { place: state.root().display().to_string(), document, measured_with })
 }

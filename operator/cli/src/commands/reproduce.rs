@@ -6,7 +6,7 @@ use pawl_api::TrainingJob;
 use pawl_contract::record::{ATTEMPTS, EXTENSION};
 use pawl_contract::report::unprintable;
 use pawl_decision::record::redact;
-use pawl_display::provenance::{MeasuredWith, all, warning};
+use pawl_display::provenance::{MeasuredWith, all, parts, warning};
 use pawl_local::evidence::{displayed, measured_with};
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, StateError, records};
@@ -87,6 +87,9 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
             for (name, value) in all(provenance) {
                 line(&mut text, &format!("  {name:<NAMES$} {value}"));
             }
+            if provenance.data.is_none() {
+                line(&mut text, &format!("  {:<NAMES$} not known", "data"));
+            }
             let source = provenance.source.as_ref();
             if let Some(commit) = source.and_then(|source| source.commit.as_deref()) {
                 line(&mut text, &format!("To check it out: git checkout {commit}"));
@@ -106,6 +109,9 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
             line(&mut text, &format!("Its newest build of the trainer: {}", trainer.build));
         }
         warning(attempts).iter().for_each(|warning| line(&mut text, warning));
+        if let Some(parts) = parts(attempts) {
+            line(&mut text, &format!("The model was trained in {parts}: no one of them gives the same model again."));
+        }
     }
     let variables = recorded.job.spec.trainer.pod_template.env.iter();
     let without: Vec<&str> =
@@ -142,7 +148,7 @@ mod tests {
         let provenance = json!({"driver": driver, "image": "train:v1\nspec: {}", "libraries": {"torch": "2.8.0"},
             "source": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": true}});
         let provenance = serde_json::from_value(provenance).unwrap();
-        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges: true }
+        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges: true, trains: true }
     }
 
     #[test]
@@ -159,6 +165,8 @@ mod tests {
         for part in [
             "# Repeats toy, as recorded in models/toy.\n# Attempt toy-2 ran with:\n#   driver    580\n",
             "#   libraries torch 2.8.0\n#   commit    0123456789ab, and changes that are in no commit\n",
+            "#   data      not known\n",
+            "# The model was trained in 2 attempts, which differ in driver: no one of them",
             "# To check it out: git checkout 0123456789abcdef0123456789abcdef01234567\n",
             "# Its newest build of the trainer: sha256:12\n# Attempts that measured differ in driver.",
             "# Values of variables are left out. Add those of TOKEN, A.\n",

@@ -1,7 +1,7 @@
 //! What was measured with: machine, versions and source.
 
 use super::evidence::Evidence;
-use crate::provenance::{facts, warning};
+use crate::provenance::{data, facts, parts, warning};
 use maud::{Markup, html};
 
 /// A table of what is known, and a warning where attempts that measured differ; `None` when nothing is known.
@@ -9,6 +9,7 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
     let facts = facts(&evidence.measured_with);
     let table = html! {
         @if let Some(warning) = warning(&evidence.measured_with) { p.notice { (warning) } }
+        @if let Some(parts) = parts(&evidence.measured_with) { p.notice { "The model was trained in " (parts) "." } }
         table {
             tbody {
                 @for fact in &facts {
@@ -16,6 +17,9 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
                         th scope="row" { (fact.name) }
                         td { @for text in fact.texts() { div { (text) } } }
                     }
+                }
+                @if data(&evidence.measured_with).is_none() {
+                    tr { th scope="row" { "data" } td { "not known" } }
                 }
             }
         }

@@ -40,10 +40,10 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
     whole("Compared", Scripts::Charts, &content)
 }
 
-/// The job as it is compared, with what its newest attempt was measured with.
+/// The job as it is compared.
 fn entry(evidence: &Evidence) -> Entry<'_> {
-    let provenance = evidence.measured_with.last().map(|newest| &newest.provenance);
-    Entry { job: &evidence.job, status: &evidence.status, place: "", provenance }
+    let Evidence { job, status, measured_with, .. } = evidence;
+    Entry { job, status, place: "", measured_with }
 }
 
 fn line(row: &Compared) -> Markup {

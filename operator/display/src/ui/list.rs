@@ -151,7 +151,7 @@ mod tests {
     fn listed(name: &str, status: Value) -> Listed {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", provenance: None };
+        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[] };
         Listed::new(entry, Timestamp::from_second(0).ok())
     }
 

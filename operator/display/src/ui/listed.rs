@@ -95,7 +95,7 @@ mod tests {
         .unwrap();
         let (toy, other) = (job("toy"), job("other"));
         let entries = [(&toy, "a/toy"), (&toy, "b/toy"), (&other, "a/other")];
-        let entry = |job, place| Entry { job, status: &status, place, provenance: None };
+        let entry = |job, place| Entry { job, status: &status, place, measured_with: &[] };
         let mut jobs = entries.map(|(job, place)| Listed::new(entry(job, place), None));
         distinguish(jobs.iter_mut());
         assert_eq!(jobs.each_ref().map(|job| job.key.as_str()), ["toy@a/toy", "toy@b/toy", "other"]);

@@ -91,6 +91,7 @@ impl Inquiry {
             cpu: Some(cpu::cpu()),
             driver: gpu.driver,
             cuda: None,
+            data: None,
             libraries,
             source,
             image: std::env::var(pod::IMAGE).ok(),

@@ -206,6 +206,7 @@ class PawlCallback(_Callback):  # type: ignore[misc]
             raise InvalidPlan("TrainingArguments: not those of hf.arguments(): use TrainingArguments(**hf.arguments(...))")
         # The callback stops the Trainer, at its last step at the latest.
         run.start(items_per_epoch=_items_per_epoch(kwargs.get("train_dataloader"), args, run.world_size), until_done=True)
+        run.reads(kwargs.get("train_dataloader"))
         # The Trainer reads it after this callback.
         args.eval_on_start = run.should_evaluate
         if state.global_step != run.step_count:

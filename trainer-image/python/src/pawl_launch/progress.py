@@ -95,6 +95,7 @@ class Reporter:
     resumed_items: int | None = None
     trained: list[dict[str, Any]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
+    data: dict[str, Any] | None = None
     _entered: float = field(default_factory=time.monotonic)
     _written: float = -math.inf
 
@@ -164,7 +165,7 @@ class Reporter:
             "outcome": outcome.value,
             "message": message.encode()[:_MESSAGE].decode(errors="ignore"),
             **self._measured(),
-            "provenance": provenance() if self.rank.rank == 0 else None,
+            "provenance": _present(provenance() | {"data": self.data}) if self.rank.rank == 0 else None,
             "losses": self.curve.points(),
             "plannedItems": self.complete_items if outcome is Outcome.DONE and self._ended_by_time else None,
             "itemsPerEpoch": self.items_per_epoch,

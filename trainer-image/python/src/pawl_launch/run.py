@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from . import device
+from . import device, source
 from .advice import advice
 from .budget import Budget
 from .gang import Gang
@@ -119,6 +119,7 @@ class Run(Identity):
             # Not in the loops of frameworks: a Trainer logs where a window ends, which the ranks must agree on, and each has its own time.
             self._throughput.limit = self._plan.window_limit(self.world_size)
         self.start(evaluate=evaluate, items_per_epoch=items_per_epoch or _length(getattr(loader, "dataset", None)), until_done=True)
+        self.reads(loader)
         place = self.place_in(loader)
         while not self.is_done:
             for batch in self._timed(place.begin(self.seed)):
@@ -305,6 +306,11 @@ class Run(Identity):
             # The checkpoint is of another job's position, or of an earlier version of this package.
             place.epoch, place.batches = self.items // epoch, self.items % epoch // items
         return place
+
+    def reads(self, loader: Any) -> None:
+        """Reports which data the launch reads: those of ``loader``, as far as its library names them. For frameworks with
+        their own loop; :meth:`steps` does so itself."""
+        self._reporter.data = source.of(loader)
 
     # Evaluation.
 

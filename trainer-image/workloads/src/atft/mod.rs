@@ -21,6 +21,7 @@ mod selection;
 mod temporal;
 
 use crate::share::Share;
+use crate::source::Source as DataSource;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
 use config::{Config, DataConfig, Source};
@@ -29,7 +30,7 @@ use dataset::{Dataset, Split};
 use model::{Model, REGIONS, SWITCHED};
 use pawl_contract::settings::Attention;
 use pawl_graph::optim::AdamW;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -140,6 +141,12 @@ impl Job for AtftJob {
 
     fn variant(&self, at: At) -> usize {
         self.setup.curriculum.variant(at.items)
+    }
+
+    fn source(&self) -> DataSource {
+        let data = &self.setup.config.data;
+        let panel = json!({"days": data.days, "stocks": data.stocks, "signal": data.signal, "seed": data.seed});
+        DataSource::of(data.directory.as_ref(), panel)
     }
 
     fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

@@ -18,6 +18,7 @@ mod s4;
 mod vae;
 
 use crate::share::Share;
+use crate::source::Source as DataSource;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use bars::Bars;
 use batches::Batches;
@@ -26,7 +27,7 @@ use market::{Market, splits};
 use model::{Model, REGIONS};
 use pawl_contract::settings::Attention;
 use pawl_graph::optim::AdamW;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -135,6 +136,11 @@ impl Job for ForexJob {
     fn items_per_epoch(&self) -> u64 {
         let data = &self.setup.config.data;
         splits(data, data.bars)[0].len() as u64
+    }
+
+    fn source(&self) -> DataSource {
+        let data = &self.setup.config.data;
+        DataSource::of(data.directory.as_ref(), json!({"bars": data.bars, "seed": data.seed}))
     }
 
     fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

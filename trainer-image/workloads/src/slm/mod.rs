@@ -21,10 +21,11 @@ pub mod weights;
 
 use crate::schedule::{RateDecay, RateSchedule};
 use crate::share::Share;
+use crate::source::Source as DataSource;
 use crate::workload::{Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use architecture::{Method, Projection, Size};
 use batches::Batches;
-use config::{Config, Layout, Source};
+use config::{Config, DataConfig, Layout, Source};
 use corpus::{Corpus, Dialogues};
 use hugging_face::WeightFiles;
 use model::{Model, REGIONS};
@@ -32,7 +33,7 @@ use pawl_contract::settings::{Precision, RopeCache, Settings, WeightQuantization
 use pawl_graph::array::{Array, Data as Elements};
 use pawl_graph::graph::{DType, Role};
 use pawl_graph::optim::AdamW;
-use serde_json::Value;
+use serde_json::{Value, json};
 use split::Split;
 use std::ops::Range;
 use std::path::Path;
@@ -226,6 +227,14 @@ impl Job for SlmJob {
         let words = files.fingerprint().as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
         let array = Array::new([8], Elements::U32(words)).expect("a hash of 32 bytes is 8 words");
         vec![("slm.weights".to_owned(), array)]
+    }
+
+    fn source(&self) -> DataSource {
+        let Config { data, architecture, .. } = &self.setup.config;
+        let DataConfig { source, tokens, seed, directory, .. } = data;
+        let vocabulary = architecture.vocabulary;
+        let corpus = json!({"source": source, "tokens": tokens, "seed": seed, "vocabulary": vocabulary});
+        DataSource::of(directory.as_ref(), corpus)
     }
 
     fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

@@ -217,33 +217,38 @@ impl<'a> UpsRecipe<'a> {
     }
 }
 
+/// Everything that the data of `config` depend on.
+pub fn key(config: &Config) -> Value {
+    let Config { data, advection, darcy, operator, tasks, .. } = config;
+    let mut key = json!({
+        "format": FORMAT,
+        "source": data.source,
+        "seed": data.seed,
+        "latents": data.latents,
+        "tokens": operator.tokens,
+        "width": operator.width,
+    });
+    if data.source == Source::PdeBench {
+        key["directory"] = json!(data.directory);
+    }
+    for task in tasks {
+        key[task.name()] = match task {
+            Task::Advection1d => json!({
+                "cells": advection.cells, "frames": advection.frames, "trajectories": advection.trajectories,
+                "betas": advection.betas.values(),
+            }),
+            Task::Darcy2d if data.source == Source::PdeBench => {
+                json!({"grid": darcy.grid, "samples": darcy.samples, "beta": data.darcy_beta})
+            }
+            Task::Darcy2d => json!({"grid": darcy.grid, "samples": darcy.samples}),
+        };
+    }
+    key
+}
+
 impl Recipe for UpsRecipe<'_> {
     fn key(&self) -> Value {
-        let Config { data, advection, darcy, operator, tasks, .. } = self.config;
-        let mut key = json!({
-            "format": FORMAT,
-            "source": data.source,
-            "seed": data.seed,
-            "latents": data.latents,
-            "tokens": operator.tokens,
-            "width": operator.width,
-        });
-        if data.source == Source::PdeBench {
-            key["directory"] = json!(data.directory);
-        }
-        for task in tasks {
-            key[task.name()] = match task {
-                Task::Advection1d => json!({
-                    "cells": advection.cells, "frames": advection.frames, "trajectories": advection.trajectories,
-                    "betas": advection.betas.values(),
-                }),
-                Task::Darcy2d if data.source == Source::PdeBench => {
-                    json!({"grid": darcy.grid, "samples": darcy.samples, "beta": data.darcy_beta})
-                }
-                Task::Darcy2d => json!({"grid": darcy.grid, "samples": darcy.samples}),
-            };
-        }
-        key
+        key(self.config)
     }
 
     fn stages(&self) -> Vec<Vec<ArraySpec>> {

@@ -18,6 +18,7 @@ pub mod programs;
 use crate::optimization::OptimizerSettings;
 use crate::schedule::RateSchedule;
 use crate::share::Share;
+use crate::source::Source as DataSource;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
 use config::{Auxiliary, Config, Task};
@@ -219,6 +220,11 @@ impl Job for UpsJob {
             })
         });
         arrays.collect()
+    }
+
+    fn source(&self) -> DataSource {
+        let config = &self.setup.config;
+        DataSource::of(config.data.directory.as_ref(), dataset::key(config))
     }
 
     fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

@@ -10,15 +10,16 @@ pub mod model;
 pub mod rope;
 
 use crate::share::Share;
+use crate::source::Source as DataSource;
 use crate::workload::{Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
-use config::{Augmentation, Config};
+use config::{Augmentation, Config, DataConfig};
 use images::Images;
 use model::{Model, REGIONS};
 use pawl_contract::settings::{Attention, MemoryFormat, Precision, RopeCache};
 use pawl_graph::graph::DType;
 use pawl_graph::optim::AdamW;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -119,6 +120,13 @@ impl Job for VisionJob {
 
     fn items_per_epoch(&self) -> u64 {
         self.setup.config.data.training as u64
+    }
+
+    fn source(&self) -> DataSource {
+        let data = &self.setup.config.data;
+        let DataConfig { training, validation, test, seed, .. } = data;
+        let images = json!({"training": training, "validation": validation, "test": test, "seed": seed});
+        DataSource::of(data.directory.as_ref(), images)
     }
 
     fn open(&self, _root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

@@ -154,7 +154,7 @@ fn read(state: &StateDir, changed: Option<Timestamp>) -> Option<Result<Listed, S
     let place = state.root().display().to_string();
     match records::document(state) {
         Ok(Document { job, status, .. }) => {
-            Some(Ok(Listed::new(Entry { job: &job, status: &status, place: &place, provenance: None }, changed)))
+            Some(Ok(Listed::new(Entry { job: &job, status: &status, place: &place, measured_with: &[] }, changed)))
         }
         Err(StateError::Absent { .. }) => None,
         Err(error) => Some(Err(error.to_string())),

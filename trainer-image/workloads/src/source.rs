@@ -1,0 +1,179 @@
+//! Which data a launch has, as a hash for whoever repeats it or compares it with another one.
+
+use pawl_contract::provenance::{Data, Hashed};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Bytes at the beginning and at the end of a file that are hashed, if it is larger than both.
+const PART: u64 = 1 << 20;
+/// Files whose contents are hashed, at most, and bytes of all of them.
+const MAX_FILES: usize = 256;
+const MAX_BYTES: u64 = 64 << 20;
+/// How long contents are read.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Files that are listed, at most, and directories that are in one another.
+const MAX_LISTED: usize = 100_000;
+const MAX_DEPTH: u32 = 16;
+
+/// What the data of a job are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Generated: the data are a function of this.
+    Generated(Value),
+    /// The files in a directory, or one file.
+    Files(PathBuf),
+}
+
+impl Source {
+    /// `directory`, if the configuration names one, or else what the data are generated from.
+    pub(crate) fn of(directory: Option<&String>, generated: Value) -> Self {
+        directory.map_or(Self::Generated(generated), |directory| Self::Files(directory.into()))
+    }
+
+    /// The data of the workload called `workload`, by their hash; `None` when the files cannot be read.
+    pub fn hashed(&self, workload: &str) -> Option<Data> {
+        match self {
+            Self::Generated(configuration) => {
+                let text = json!([workload, configuration]).to_string();
+                let hash = hex(Sha256::new().chain_update(text));
+                Some(Data { from: None, hashed: Hashed::Generator, hash })
+            }
+            Self::Files(path) => {
+                let (hash, hashed) = files(path, PATIENCE).ok()?;
+                Some(Data { from: Some(path.display().to_string()), hashed, hash })
+            }
+        }
+    }
+}
+
+/// The hash of the files at `path`, with their contents if they are read within `patience`.
+fn files(path: &Path, patience: Duration) -> io::Result<(String, Hashed)> {
+    let mut found = Vec::new();
+    list(path, 0, &mut found)?;
+    found.sort_unstable();
+    let mut digest = Sha256::new();
+    for (file, size) in &found {
+        digest.update(format!("{}\0{size}\0", file.strip_prefix(path).unwrap_or(file).display()));
+    }
+    Ok(match contents(digest.clone(), &found, patience)? {
+        Some(whole) => whole,
+        None => (hex(digest), Hashed::Names),
+    })
+}
+
+/// `digest` with the contents of `files`; `None` when they take longer than `patience`.
+fn contents(
+    mut digest: Sha256,
+    files: &[(PathBuf, u64)],
+    patience: Duration,
+) -> io::Result<Option<(String, Hashed)>> {
+    let (begun, mut left, mut buffer) = (Instant::now(), MAX_BYTES, Vec::new());
+    let mut is_whole = files.len() <= MAX_FILES;
+    for (path, size) in files.iter().take(MAX_FILES) {
+        let read = (*size).min(2 * PART);
+        if read > left {
+            return Ok(Some((hex(digest), Hashed::Sample)));
+        }
+        left -= read;
+        is_whole &= *size == read;
+        if begun.elapsed() > patience {
+            return Ok(None);
+        }
+        let mut file = File::open(path)?;
+        buffer.clear();
+        file.by_ref().take(read.min(PART)).read_to_end(&mut buffer)?;
+        if read > PART {
+            file.seek(SeekFrom::End(-((read - PART) as i64)))?;
+            file.take(read - PART).read_to_end(&mut buffer)?;
+        }
+        digest.update(&buffer);
+    }
+    Ok(Some((hex(digest), if is_whole { Hashed::Content } else { Hashed::Sample })))
+}
+
+/// Adds the files at `path` and their sizes, in no order.
+fn list(path: &Path, depth: u32, found: &mut Vec<(PathBuf, u64)>) -> io::Result<()> {
+    // Links are followed: a mounted ConfigMap and a cache of datasets consist of them.
+    let about = std::fs::metadata(path)?;
+    if about.is_file() {
+        found.push((path.to_owned(), about.len()));
+    } else if about.is_dir() {
+        if depth == MAX_DEPTH {
+            return Err(io::Error::other("too many directories in one another"));
+        }
+        for entry in std::fs::read_dir(path)? {
+            list(&entry?.path(), depth + 1, found)?;
+        }
+    }
+    if found.len() > MAX_LISTED { Err(io::Error::other("too many files")) } else { Ok(()) }
+}
+
+fn hex(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(path: &Path) -> Data {
+        Source::Files(path.to_owned()).hashed("slm").unwrap()
+    }
+
+    #[test]
+    fn files_with_other_names_sizes_or_contents_are_other_data() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        std::fs::create_dir(directory.path().join("deep")).unwrap();
+        write("a.txt", "one");
+        write("deep/b.txt", "two");
+        let first = of(directory.path());
+        assert_eq!((first.hashed, first.from.as_deref()), (Hashed::Content, directory.path().to_str()));
+        assert_eq!(of(directory.path()), first);
+        write("deep/b.txt", "tw0");
+        let content = of(directory.path());
+        std::fs::rename(directory.path().join("a.txt"), directory.path().join("c.txt")).unwrap();
+        let name = of(directory.path());
+        assert!(content.hash != first.hash && name.hash != content.hash);
+        // The same files elsewhere are the same data; so is a file that is named alone.
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::write(elsewhere.path().join("a.txt"), "one").unwrap();
+        let whole = of(elsewhere.path());
+        std::fs::rename(elsewhere.path().join("a.txt"), elsewhere.path().join("d.txt")).unwrap();
+        assert_ne!(of(elsewhere.path()).hash, whole.hash);
+        assert_eq!(of(&elsewhere.path().join("d.txt")).hashed, Hashed::Content);
+        assert_eq!(Source::Files(directory.path().join("nowhere")).hashed("slm"), None);
+    }
+
+    #[test]
+    fn of_large_files_both_ends_are_hashed_and_of_slow_ones_the_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("train.bin");
+        let mut bytes = vec![0_u8; 3 << 20];
+        let mut hash = |at: usize, value: u8| {
+            bytes[at] = value;
+            std::fs::write(&path, &bytes).unwrap();
+            let data = of(directory.path());
+            assert_eq!(data.hashed, Hashed::Sample);
+            data.hash
+        };
+        let first = hash(0, 0);
+        assert_eq!(hash(3 << 19, 1), first, "the middle is not read");
+        let (end, beginning) = (hash((3 << 20) - 1, 1), hash(0, 1));
+        assert!(end != first && beginning != end);
+        let (names, hashed) = files(directory.path(), Duration::ZERO).unwrap();
+        assert!(hashed == Hashed::Names && names != beginning);
+    }
+
+    #[test]
+    fn generated_data_are_what_they_are_generated_from() {
+        let of = |workload, seed: u32| Source::of(None, json!({"seed": seed})).hashed(workload).unwrap();
+        assert_eq!(of("ups", 1), of("ups", 1));
+        assert!(of("ups", 1).hash != of("ups", 2).hash && of("ups", 1).hash != of("slm", 1).hash);
+        assert_eq!(Source::of(Some(&"/data".to_owned()), json!({})), Source::Files("/data".into()));
+    }
+}
