@@ -1,5 +1,5 @@
-//! What happened to a job: what `pawl run` prints as a line, and the operator publishes as a Kubernetes event, which the
-//! API server deletes after an hour.
+//! What happened to a job: what `pawl run` prints as a line, and the operator publishes as a Kubernetes event, which
+//! the API server deletes after an hour.
 
 use crate::text::truncated;
 use serde::{Deserialize, Serialize};

@@ -32,7 +32,8 @@ impl Entry<'_> {
     /// The name or the command of its workload.
     fn workload(&self) -> String {
         let workload = &self.job.spec.workload;
-        let command = || workload.command.iter().chain(&workload.args).map(String::as_str).collect::<Vec<_>>().join(" ");
+        let command =
+            || workload.command.iter().chain(&workload.args).map(String::as_str).collect::<Vec<_>>().join(" ");
         plain(&workload.name.clone().unwrap_or_else(command))
     }
 

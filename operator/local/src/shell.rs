@@ -209,8 +209,8 @@ impl Shell {
         (attempt.to_string(), events::read(&self.state).iter().map(EventRecord::happened).collect())
     }
 
-    /// Copies the manifest, the status and these events to the records in the job's storage, which are read without this
-    /// directory. Returns whether a signal was received, which ends the wait for the storage.
+    /// Copies the manifest, the status and these events to the records in the job's storage, which are read without
+    /// this directory. Returns whether a signal was received, which ends the wait for the storage.
     async fn keep(&mut self, events: Option<(String, Vec<Happened>)>, interrupts: &mut Interrupts) -> bool {
         if !self.keeps_status {
             return false;

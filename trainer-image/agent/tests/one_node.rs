@@ -7,6 +7,7 @@ mod gang;
 use gang::{Agent, alone, appears, dies, launch, limits, lives, outcomes, plan, run_alone};
 use pawl_agent::{AgentError, AttemptEnd, Event, Node, Stop, finished_launches, finished_reports, run};
 use pawl_contract::exit::Outcome;
+use pawl_contract::happened::Happened;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::record::{self, Record};
 use pawl_contract::report::LaunchResult;
@@ -487,13 +488,16 @@ async fn the_record_of_an_attempt_is_in_the_storage() {
     let (storage, status) = (dir.path().join("storage"), dir.path().join("status.json"));
     std::fs::write(&status, "{\"format\":1}").unwrap();
     let plan = plan(1, 1, &["a", "b"], r#"progress 1; sleep 0.4; [ $LAUNCH = b ] && exit 3; done_well"#);
+    let (reason, message) = ("Paused".to_owned(), "by hand".to_owned());
+    let events = vec![Happened { time: 7, warning: false, reason, message, phase: None }];
+    let carrying = AttemptPlan { events: events.clone(), ..plan.clone() };
     let node = || Node {
         checkpoints: storage.to_string_lossy().into_owned(),
         status: Some(status.clone()),
         limits: limits(),
         ..Node::local(dir.path().join("node"), Vec::new())
     };
-    let result = Agent::start(&plan, node()).result().await;
+    let result = Agent::start(&carrying, node()).result().await;
     assert_eq!(result.end, AttemptEnd::Complete);
     let copied = storage.join(record::FOLDER).join(record::STATUS);
     assert_eq!(std::fs::read_to_string(copied).unwrap(), "{\"format\":1}");
@@ -505,9 +509,12 @@ async fn the_record_of_an_attempt_is_in_the_storage() {
     assert!(provenance.cpu.as_ref().and_then(|cpu| cpu.cores) >= Some(1) && provenance.gpu.is_none(), "{provenance:?}");
     assert_eq!(pawl_agent::provenance(&dir.path().join("node")), Some(provenance), "it is beside the plan, too");
 
+    assert_eq!(found.happened, events);
+
     // The agent is started again: what failed runs again, and the record goes on.
-    let again = Agent::start(&plan, node()).result().await;
+    let again = Agent::start(&carrying, node()).result().await;
     let found = record(&storage);
+    assert_eq!(found.happened, events, "each once");
     let launches: Vec<_> = found.launches.iter().map(|launch| launch.report.launch.as_str()).collect();
     assert_eq!((launches, found.end.unwrap().end), (vec!["a", "b"], again.end));
 }

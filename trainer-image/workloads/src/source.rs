@@ -66,11 +66,7 @@ fn files(path: &Path, patience: Duration) -> io::Result<(String, Hashed)> {
 }
 
 /// `digest` with the contents of `files`; `None` when they take longer than `patience`.
-fn contents(
-    mut digest: Sha256,
-    files: &[(PathBuf, u64)],
-    patience: Duration,
-) -> io::Result<Option<(String, Hashed)>> {
+fn contents(mut digest: Sha256, files: &[(PathBuf, u64)], patience: Duration) -> io::Result<Option<(String, Hashed)>> {
     let (begun, mut left, mut buffer) = (Instant::now(), MAX_BYTES, Vec::new());
     let mut is_whole = files.len() <= MAX_FILES;
     for (path, size) in files.iter().take(MAX_FILES) {

@@ -43,7 +43,14 @@ fn a_job_is_read_from_its_storage_alone() {
     let reported = scene.output(&["report", "--state", &storage]);
     assert_eq!(stdout(&reported), "toy.html\n", "{}", stderr(&reported));
     let page = fs::read_to_string(scene.path().join("toy.html")).unwrap();
-    for part in ["Training loss", "Validation loss", "graph: pair 1", "Measured with", "What happened", env!("CARGO_PKG_VERSION")] {
+    for part in [
+        "Training loss",
+        "Validation loss",
+        "graph: pair 1",
+        "Measured with",
+        "What happened",
+        env!("CARGO_PKG_VERSION"),
+    ] {
         assert!(page.contains(part), "{part} is not in the report");
     }
     let replayed = scene.output(&["replay", "--state", &storage]);

@@ -52,8 +52,8 @@ pub fn read(state: &StateDir) -> Result<(Document, Vec<Record>), StateError> {
     Ok((document, records))
 }
 
-/// What happened to the job whose records in `state` these are, oldest first, each once: what attempts carried, and what
-/// the decision core says of the ends of the newest ones.
+/// What happened to the job whose records in `state` these are, oldest first, each once: what attempts carried, and
+/// what the decision core says of the ends of the newest ones.
 pub fn happened(state: &StateDir, records: &[Record]) -> Vec<EventRecord> {
     let carried = records.iter().flat_map(|record| record.happened.iter().cloned());
     let recorded = Document::load_existing(state).ok().filter(|_| !records.is_empty());
