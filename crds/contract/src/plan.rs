@@ -381,8 +381,8 @@ pub struct AttemptPlan {
     pub launches: Vec<LaunchPlan>,
     /// Whether the attempt ends after the first launch whose outcome is not [`crate::exit::Outcome::Done`].
     pub stop_on_failure: bool,
-    /// What happened to the job lately, for its records: the operator has no other way to its storage. No part of what is
-    /// run.
+    /// What happened to the job lately, for its records: the operator has no other way to its storage. No part of what
+    /// is run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Happened>,
 }

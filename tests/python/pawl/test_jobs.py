@@ -40,6 +40,15 @@ def test_a_state_that_is_not_there_or_damaged_is_named(tmp_path: Path) -> None:
     assert jobs.everything(tmp_path / "nowhere") == []
 
 
+def test_a_storage_is_read(tmp_path: Path) -> None:
+    records = tmp_path / ".pawl/_records"
+    records.mkdir(parents=True)
+    document = {"format": 1, "job": {"metadata": {"name": "toy"}, "spec": {}}, "status": {"stage": "Training"}}
+    (records / "status.json").write_text(json.dumps(document))
+    found = jobs.load(tmp_path)
+    assert (found.name, found.stage, found.directory) == ("toy", "Training", records)
+
+
 def test_numbers_of_a_recorded_ladder_are_numbers(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text(json.dumps(json.loads(RECORDED.read_text())["job"]))
     done = jobs.load(tmp_path)

@@ -28,7 +28,8 @@ pub enum Hashed {
     Sample,
     /// Names and sizes of all files: their contents take too long to read.
     Names,
-    /// What the library that reads them has as their fingerprint. The same data may have another one on another machine.
+    /// What the library that reads them has as their fingerprint. The same data may have another one on another
+    /// machine.
     Fingerprint,
     /// Of a later version.
     #[serde(other)]

@@ -77,7 +77,9 @@ pub fn events(evidence: &Evidence) -> Option<Markup> {
         ol.timeline {
             @for event in &evidence.events {
                 li class=(if event.warning { "warning" } else { "normal" }) {
-                    time datetime=(event.time) title=(utc(event.time)) { "+" (seconds(event.time.duration_since(first).as_secs_f64())) }
+                    time datetime=(event.time) title=(utc(event.time)) {
+                        "+" (seconds(event.time.duration_since(first).as_secs_f64()))
+                    }
                     span.why { (event.reason) }
                     span { @if let Some(phase) = &event.phase { b { (phase) } " " } (event.message) }
                 }

@@ -113,13 +113,13 @@ def run(manifest: str | Path, *, state: str | Path | None = None, program: str =
 
 
 def load(job: str | Path) -> Job:
-    """The job of a state directory, or of a name that was run in this directory.
+    """The job of a state directory, of a storage with records (as they were recorded: on a cluster, when the training
+    began), or of a name that was run in this directory.
 
     Raises :class:`JobError` when there is none, or its state is damaged.
     """
-    directory = Path(job)
-    if not (directory / "status.json").exists():
-        directory = Path(".pawl") / job
+    places = (Path(job), Path(job) / ".pawl/_records", Path(".pawl") / job)
+    directory = next((place for place in places if (place / "status.json").exists()), places[-1])
     path = directory / "status.json"
     try:
         document = json.loads(path.read_text())

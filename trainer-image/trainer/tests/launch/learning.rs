@@ -2,6 +2,7 @@
 
 use crate::{Rank, launch, launch_gang, losses, plan, saving, tensors};
 use pawl_contract::exit::Outcome;
+use pawl_contract::provenance::Hashed;
 use pawl_contract::report::LaunchResult;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -33,6 +34,8 @@ fn the_ups_smoke_size_learns() {
     assert!(predicted.abs_diff(peak) as f64 <= 0.02 * peak as f64, "predicted {predicted}, measured {peak}");
     assert!(report.measured.items_per_second.unwrap() > 0.0 && report.measured.utilization.unwrap() > 0.1);
     assert_eq!(report.last_checkpoint.unwrap().items, 400);
+    let data = report.provenance.and_then(|known| known.data).expect("they are generated");
+    assert_eq!((data.hashed, data.hash.len()), (Hashed::Generator, 64));
 }
 
 #[test]

@@ -224,7 +224,12 @@ impl Job for UpsJob {
 
     fn source(&self) -> DataSource {
         let config = &self.setup.config;
-        DataSource::of(config.data.directory.as_ref(), dataset::key(config))
+        let mut key = dataset::key(config);
+        // How the fields are encoded is no part of the data.
+        if let Some(fields) = key.as_object_mut() {
+            fields.retain(|name, _| !matches!(name.as_str(), "latents" | "tokens" | "width"));
+        }
+        DataSource::of(config.data.directory.as_ref(), key)
     }
 
     fn open(&self, root: &Path, progress: crate::store::OnProgress<'_>) -> Result<Arc<dyn Data>, WorkloadError> {

@@ -16,7 +16,7 @@ use pawl_local::state::{StateDir, records};
 use std::path::Path;
 
 /// Reads the evidence of the job `name`, and its records in `copied`, or else in the directory of its name, where
-/// `kubectl pawl fetch` puts them. Without permission to list events, the page has none.
+/// `kubectl pawl fetch` puts them. Without permission to list events, the page has only those in the records.
 pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Result<Evidence, ClusterError> {
     let mut job = session.job(name).await?;
     let status = job.status.take().unwrap_or_default();
@@ -25,7 +25,7 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
     let events_of_name = match session.ask(session.request("list", "events"), events.list(&about)).await {
         Ok(list) => list.items,
         Err(error @ ClusterError::Forbidden { .. }) => {
-            exit::say(&format_args!("note: the page has no events: {error}"));
+            exit::say(&format_args!("note: the page has no events other than recorded ones: {error}"));
             Vec::new()
         }
         Err(error) => return Err(error),
