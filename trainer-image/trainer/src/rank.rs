@@ -20,6 +20,7 @@ use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::progress::{Progress, RankPhase};
+use pawl_contract::provenance::Data as KnownData;
 use pawl_contract::report::Report;
 use pawl_graph::executor::ExecOptions;
 use pawl_graph::recipe::{LossScale, Recipe};
@@ -116,8 +117,6 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let mut session = compiled(plan, lineup, &device, &gang, (copies, &publisher))?;
     publisher.enter(RankPhase::DataGeneration);
     let data = job.open(&launch.data, &Advance::new(&publisher).observer()).map_err(ending)?;
-    let named = plan.workload.name.as_deref().filter(|_| *rank == 0);
-    let known_data = named.and_then(|workload| job.source().hashed(workload));
     data.resident().map_err(ending)?.into_iter().try_for_each(|(name, array)| session.write_data(&name, &array))?;
     let flops_share = device.peak(&plan.settings).map(|peak| flops_per_item / (peak * f64::from(*world_size)));
     let mut run = RunningLaunch {
@@ -125,7 +124,7 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
         job: job.as_ref(),
         feed: Feed::new(Arc::clone(&data), &plan.settings, 0, step_items, accumulation),
         data,
-        known_data,
+        known_data: known_data(plan, *rank, job.as_ref()),
         gang: Arc::clone(&gang),
         session,
         throughput: Throughput::new(step_items, budget.warmup, device.devices()),
@@ -159,6 +158,12 @@ fn measured(launch: &Launch, stop: &StopRequest, started: Instant) -> Result<Rep
     let own = run.session.memory().peak;
     let peak = if result.is_ok() { gang.gather(&own)?.into_iter().max().unwrap_or(own) } else { own };
     Ok(report::of_run(&run, launch, &result, peak, started.elapsed()))
+}
+
+/// Which data the launch has, on rank 0, whose report says so.
+fn known_data(plan: &LaunchPlan, rank: u32, job: &dyn Job) -> Option<KnownData> {
+    let workload = plan.workload.name.as_deref().filter(|_| rank == 0)?;
+    job.source().hashed(workload)
 }
 
 /// What publishes the progress of this rank; it publishes the first one.
