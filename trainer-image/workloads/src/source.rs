@@ -135,13 +135,13 @@ mod tests {
         std::fs::rename(directory.path().join("a.txt"), directory.path().join("c.txt")).unwrap();
         let name = of(directory.path());
         assert!(content.hash != first.hash && name.hash != content.hash);
-        // The same files elsewhere are the same data; so is a file that is named alone.
+        // The same files elsewhere are the same data.
         let elsewhere = tempfile::tempdir().unwrap();
-        std::fs::write(elsewhere.path().join("a.txt"), "one").unwrap();
-        let whole = of(elsewhere.path());
-        std::fs::rename(elsewhere.path().join("a.txt"), elsewhere.path().join("d.txt")).unwrap();
-        assert_ne!(of(elsewhere.path()).hash, whole.hash);
-        assert_eq!(of(&elsewhere.path().join("d.txt")).hashed, Hashed::Content);
+        std::fs::create_dir(elsewhere.path().join("deep")).unwrap();
+        std::fs::write(elsewhere.path().join("c.txt"), "one").unwrap();
+        std::fs::write(elsewhere.path().join("deep/b.txt"), "tw0").unwrap();
+        assert_eq!(of(elsewhere.path()).hash, name.hash);
+        assert_eq!(of(&elsewhere.path().join("c.txt")).hashed, Hashed::Content, "one file");
         assert_eq!(Source::Files(directory.path().join("nowhere")).hashed("slm"), None);
     }
 

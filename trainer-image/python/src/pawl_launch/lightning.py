@@ -184,7 +184,7 @@ class PawlCallback(_Callback):  # type: ignore[misc]
         _require_batch_size(trainer, run)
         # The callback stops the Trainer, at its last step at the latest.
         run.start(items_per_epoch=_items_per_epoch(trainer, run), until_done=True)
-        run.reads(trainer.train_dataloader)
+        run.reads(getattr(trainer, "train_dataloader", None))
         if trainer.global_step != run.step_count:
             raise Unsupported(
                 f"fit() begins at step {trainer.global_step}, the checkpoint is of step {run.step_count}: call "

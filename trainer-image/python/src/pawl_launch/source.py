@@ -12,9 +12,9 @@ _WRAPPED = 8
 def of(loader: Any) -> dict[str, Any] | None:
     """The contract's ``Data`` of a loader, or a dataset, of Hugging Face's ``datasets``, by their fingerprint; ``None`` of
     others."""
-    dataset = getattr(loader, "dataset", loader)
     # What is not needed must end no launch.
     with suppress(Exception):
+        dataset = getattr(loader, "dataset", loader)
         for _ in range(_WRAPPED):
             fingerprint = getattr(dataset, "_fingerprint", None)
             if isinstance(fingerprint, str) and fingerprint:
