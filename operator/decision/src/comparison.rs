@@ -176,11 +176,16 @@ impl<'a> Comparison<'a> {
         self.draft.launch_with(&stem, (kind, self.budget(kind, look)), self.settings(arm), of)
     }
 
-    /// Number of pairs with a launch whose window was not steady.
-    pub fn unsteady(&self) -> usize {
+    /// The pairs with a launch whose window was not steady: what was observed in the control and in the candidate.
+    pub fn unsteady(&self) -> Vec<[Disturbance; 2]> {
         let unsteady = |launch: &&LaunchStatus| launch.kind == LaunchKind::Measure && !launch.measured.is_steady();
-        let pairs = self.evidence.iter().filter(unsteady).filter(|launch| self.includes(launch));
-        pairs.map(|launch| launch.pair).collect::<BTreeSet<_>>().len()
+        let launches = self.evidence.iter().filter(unsteady).filter(|launch| self.includes(launch));
+        let pairs: BTreeSet<u32> = launches.map(|launch| launch.pair).collect();
+        let of_pair = |pair: u32| {
+            let launch = |arm| self.find(LaunchKind::Measure, arm, pair).map(observed).unwrap_or_default();
+            [launch(Arm::Control), launch(Arm::Candidate)]
+        };
+        pairs.into_iter().map(of_pair).collect()
     }
 
     /// Whether the attempt that ran a launch may still run others.
@@ -313,7 +318,11 @@ impl Launches for Pair<'_> {
     }
 
     fn disturbances(&self) -> [Disturbance; 2] {
-        let observed = |launch: &LaunchStatus| launch.measured.disturbance.filter_map(|share| Some(share.value()));
         [self.control, self.candidate].map(observed)
     }
+}
+
+/// What else happened on the machine of a launch.
+fn observed(launch: &LaunchStatus) -> Disturbance {
+    launch.measured.disturbance.filter_map(|share| Some(share.value()))
 }

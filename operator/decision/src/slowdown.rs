@@ -23,6 +23,7 @@ use crate::reason::Reason;
 use crate::revert::{Blame, gone_with, revert_by_scope, suspects};
 use crate::revision::{accepted, revision};
 use crate::statistics::median;
+use crate::statistics::outside::unrest;
 use crate::step::{Next, Step};
 use crate::task::Task;
 use pawl_api::status::{Arm, Purpose, SlowMachine, SlowdownStatus, Speedup, TrainingStatus};
@@ -205,8 +206,11 @@ fn compare(draft: &Draft<'_>, slowdown: &SlowdownStatus, settings: &Settings, su
         return Finding::Blamed(shown);
     }
     let unsteady = comparison.unsteady();
-    if unsteady >= UNSTEADY {
-        return Finding::Unclear(format!("its cause could not be measured: {unsteady} pairs were not steady"));
+    if unsteady.len() >= UNSTEADY {
+        let count = unsteady.len();
+        let note = unrest(unsteady.into_iter()).map(|unrest| format!(" ({})", unrest.among(count)));
+        let note = note.unwrap_or_default();
+        return Finding::Unclear(format!("its cause could not be measured: {count} pairs were not steady{note}"));
     }
     if failures >= FAILURES {
         return Finding::Unclear(format!("its cause could not be measured: {failures} failures"));

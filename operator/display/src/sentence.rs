@@ -35,10 +35,11 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
     Some(format!("{}{quality}{missed}.{keep}", times(speedup)))
 }
 
-/// That nothing was accepted, and of how many phases the verdict rests on disturbed pairs.
+/// That nothing was accepted, and how many verdicts rest on disturbed pairs, that of all phases together included.
 fn nothing_fast_enough(status: &TrainingJobStatus) -> String {
-    let is_disturbed = |phase: &&PhaseStatus| phase.speedup.as_ref().is_some_and(|speedup| speedup.disturbed > 0);
-    match status.phases.iter().filter(is_disturbed).count() {
+    let of_phases = status.phases.iter().map(|phase| &phase.speedup);
+    let speedups = of_phases.chain(status.bundle.iter().map(|bundle| &bundle.speedup)).flatten();
+    match speedups.filter(|speedup| speedup.disturbed > 0).count() {
         0 => "No phase was accepted.".to_owned(),
         1 => "No phase was accepted; a verdict rests on disturbed pairs.".to_owned(),
         count => format!("No phase was accepted; {count} verdicts rest on disturbed pairs."),
@@ -159,6 +160,9 @@ mod tests {
         disturbed[0]["speedup"]["disturbed"] = json!(1);
         let expected = "No phase was accepted; a verdict rests on disturbed pairs.";
         assert_eq!(of(disturbed, Value::Null).as_deref(), Some(expected));
+        let mut unconfirmed = bundle("NothingAccepted");
+        (unconfirmed["state"], unconfirmed["speedup"]["disturbed"]) = (json!("RolledBack"), json!(3));
+        assert_eq!(of(phase("RolledBack"), unconfirmed).as_deref(), Some(expected));
     }
 
     #[test]

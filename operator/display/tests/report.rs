@@ -405,6 +405,18 @@ fn disturbed_pairs_are_marked_and_named() {
 }
 
 #[test]
+fn pairs_that_do_not_count_are_marked_and_counted() {
+    let mut whole = evidence("");
+    assert!(!render(&whole).contains("Not steady"));
+    whole.status.phases[0].launches[3].measured.steady = Some(false);
+    let page = render(&whole);
+    let count = "pair 2: 1 of 3 pairs do not count, because the speed of a launch still changed.";
+    for wanted in [">pair 2~<", count, "<td>2~</td>"] {
+        assert!(page.contains(wanted), "{wanted} is missing");
+    }
+}
+
+#[test]
 fn a_launch_is_shown_by_its_title_with_its_name_as_tooltip() {
     let page = render(&evidence(""));
     for title in ["graph: pair 1 of 3, control", "big-batch, fallback 1: pair 3 of 3, candidate"] {

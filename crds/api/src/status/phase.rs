@@ -132,7 +132,7 @@ pub struct Speedup {
     /// Upper one-sided bound; absent with a single pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upper: Option<Decimal>,
-    /// Pairs measured.
+    /// Pairs counted.
     pub pairs: u32,
     /// Those of them that were disturbed from outside, such as by other programs on the CPUs.
     #[serde(default, skip_serializing_if = "is_zero")]

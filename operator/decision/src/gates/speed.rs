@@ -5,7 +5,7 @@ use crate::comparison::Comparison;
 use crate::launch::Launch;
 use crate::reason::Reason;
 use crate::revision::accepted;
-use crate::statistics::outside::Unrest;
+use crate::statistics::outside::unrest;
 use crate::statistics::sequential::{Interval, Sequential, alpha, looks, ratio, required, sequential, share_of_t};
 use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, Purpose, Speedup};
@@ -87,7 +87,7 @@ pub(crate) fn shown(interval: &Interval) -> String {
         1 => Some("1 disturbed pair was repeated".to_owned()),
         count => Some(format!("{count} disturbed pairs were repeated")),
     };
-    let unrest = interval.unrest.map(|unrest| disturbed(&unrest, interval.count));
+    let unrest = interval.unrest.map(|unrest| unrest.among(interval.count));
     let notes: Vec<String> = repeated.into_iter().chain(unrest).collect();
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
     match interval.bounds {
@@ -96,17 +96,6 @@ pub(crate) fn shown(interval: &Interval) -> String {
         }
         None => format!("speedup {:.3} from a single pair (SinglePair: no interval){notes}", interval.mean),
     }
-}
-
-/// That a result rests on disturbed pairs, of `count`.
-fn disturbed(unrest: &Unrest, count: usize) -> String {
-    let Unrest { pairs, kind, share } = *unrest;
-    let of_all = match (pairs, count) {
-        (1, 1) => "it was".to_owned(),
-        (1, _) => format!("1 of {count} pairs was"),
-        (_, _) => format!("{pairs} of {count} pairs were"),
-    };
-    format!("{of_all} measured while {kind}: {:.0} %", share * 100.0)
 }
 
 /// The confidence interval of the subject's speedup so far; `None` without pairs.
@@ -199,7 +188,7 @@ fn first_look(subject: &Subject<'_>) -> Option<Verdict> {
 fn never_steady(comparison: &Comparison<'_>) -> bool {
     let looks = looks(&comparison.draft.spec.analysis);
     let (first, last) = (looks.first().copied().unwrap_or(1), looks.last().copied().unwrap_or(1));
-    let (steady, unsteady) = (comparison.pairs(0).0.len(), comparison.unsteady());
+    let (steady, unsteady) = (comparison.pairs(0).0.len(), comparison.unsteady().len());
     unsteady >= first.max(2) && unsteady > steady || unsteady >= last.max(2)
 }
 
@@ -208,11 +197,17 @@ fn not_steady(subject: &Subject<'_>) -> Verdict {
     Verdict::Inconclusive { reason: Reason::NotSteady, message: unsteady(subject) }
 }
 
+/// How many of the measured pairs are no evidence, and what to do about that: the pairs of a speedup are the other ones.
 fn unsteady(subject: &Subject<'_>) -> String {
+    let unsteady = subject.comparison.unsteady();
+    let (count, all) = (unsteady.len(), unsteady.len() + subject.comparison.pairs(0).0.len());
+    let (note, remedy) = match unrest(unsteady.into_iter()) {
+        Some(unrest) => (format!(" ({})", unrest.among(count)), "measure on a machine without them, or "),
+        None => (String::new(), ""),
+    };
     format!(
-        "{} pairs had a launch whose speed still changed within its window, also in the last one of those that it could have: \
-         raise analysis.warmupSteps or analysis.windowSteps",
-        subject.comparison.unsteady()
+        "{count} of {all} pairs do not count{note}: the speed of a launch still changed within its window, also in the \
+         last one of those that it could have: {remedy}raise analysis.warmupSteps or analysis.windowSteps"
     )
 }
 
@@ -281,6 +276,7 @@ pub(super) fn holds(subject: &Subject<'_>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::statistics::outside::Unrest;
     use pawl_contract::disturbance::DisturbanceKind;
 
     #[test]

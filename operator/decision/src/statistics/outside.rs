@@ -8,7 +8,7 @@ use super::median;
 use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::measured::Disturbance;
 
-/// Pairs that count although they were disturbed.
+/// Disturbed pairs among others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Unrest {
     pub pairs: usize,
@@ -16,6 +16,20 @@ pub(crate) struct Unrest {
     pub kind: DisturbanceKind,
     /// The median of its shares, 0 to 1.
     pub share: f64,
+}
+
+impl Unrest {
+    /// That so many of `count` pairs were disturbed: `3 of 5 pairs were measured while other programs used the CPUs:
+    /// 41 %`.
+    pub fn among(&self, count: usize) -> String {
+        let Self { pairs, kind, share } = *self;
+        let of_all = match (pairs, count) {
+            (1, 1) => "it was".to_owned(),
+            (1, _) => format!("1 of {count} pairs was"),
+            (_, _) => format!("{pairs} of {count} pairs were"),
+        };
+        format!("{of_all} measured while {kind}: {:.0} %", share * 100.0)
+    }
 }
 
 /// What disturbed a pair from outside.
@@ -34,9 +48,9 @@ pub(super) fn calm(observed: &[[Disturbance; 2]], wanted: usize) -> Vec<usize> {
     all.filter(|place| !is_disturbed(place)).collect()
 }
 
-/// The disturbed ones among the pairs that count; `None` if there are none.
-pub(super) fn unrest(counted: impl Iterator<Item = [Disturbance; 2]>) -> Option<Unrest> {
-    let found: Vec<(DisturbanceKind, f64)> = counted.filter_map(|pair| disturbance(&pair)).collect();
+/// The disturbed ones among these pairs; `None` if there are none.
+pub(crate) fn unrest(pairs: impl Iterator<Item = [Disturbance; 2]>) -> Option<Unrest> {
+    let found: Vec<(DisturbanceKind, f64)> = pairs.filter_map(|pair| disturbance(&pair)).collect();
     let shares = |kind: DisturbanceKind| found.iter().filter(move |found| found.0 == kind).map(|found| found.1);
     let kind = DisturbanceKind::ALL.into_iter().max_by_key(|kind| shares(*kind).count())?;
     Some(Unrest { pairs: found.len(), kind, share: median(shares(kind))? })

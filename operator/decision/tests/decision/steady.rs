@@ -41,6 +41,37 @@ fn launches_that_are_never_steady_decide_nothing() {
 }
 
 #[test]
+fn pairs_that_are_not_steady_beside_other_programs_say_so_whatever_the_verdict() {
+    // The pairs of the phase, or those of all accepted phases together.
+    for (task, reason) in [("fuse-", "NotSteady"), ("bundle-", "NotConfirmed")] {
+        let is_unsteady = move |plan: &LaunchPlan| {
+            let of_task = plan.kind == LaunchKind::Measure && plan.launch.starts_with(task);
+            of_task && !plan.launch.contains("-p0-")
+        };
+        let trainer = move |plan: &LaunchPlan, _: usize| {
+            let mut result = done(plan, speed(&plan.settings, &[("Fuse", 1.3)]) * noise(plan, 0.002));
+            result.measured.steady = is_unsteady(plan).then_some(false);
+            result.measured.disturbance.other_cpu_share = Some(if is_unsteady(plan) { 0.41 } else { 0.02 });
+            result
+        };
+        let fuse = json!({"name": "fuse", "settings": {"compile": "Fuse"}});
+        let idle = json!({"name": "idle", "settings": {"workload": {"idle": 1}}});
+        let mut world = World::new(json!({"phases": [fuse, idle]}), Box::new(trainer));
+        world.run();
+        assert_eq!(world.verdict("fuse"), (PhaseState::Inconclusive, reason, 0));
+        let message = &world.phase("fuse").message;
+        let unsteady = world.ran.iter().filter(|plan| is_unsteady(plan)).count() / 2;
+        let all = unsteady + 1;
+        let expected = format!(
+            "{unsteady} of {all} pairs do not count ({unsteady} of {unsteady} pairs were measured while other programs \
+             used the CPUs: 41 %): "
+        );
+        assert!(message.contains(&expected), "{message} lacks {expected}");
+        assert!(message.contains("measure on a machine without them, or raise analysis.warmupSteps"), "{message}");
+    }
+}
+
+#[test]
 fn a_pair_with_a_launch_that_is_not_steady_is_repeated() {
     let mut world = fuse(json!({}), unsteady(|plan| plan.launch.contains("-p1-a")));
     world.run();

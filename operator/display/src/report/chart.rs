@@ -106,8 +106,7 @@ pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: 
     }
     for (index, pair) in pairs.iter().enumerate() {
         let y = top + row * (index as f64 + 0.5) - 3.0;
-        let mark = if pair.disturbed.is_some() { "*" } else { "" };
-        canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}{mark}", pair.number + 1));
+        canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}", pair.label()));
         let tooltip = format!(
             "pair {}, seed {}: A {}, B {} items/s: {:.3}×{}",
             pair.number + 1,

@@ -119,9 +119,18 @@ pub struct Pair {
     pub candidate: f64,
     /// What disturbed one of the launches from outside, and its share, 0 to 1.
     pub disturbed: Option<(DisturbanceKind, f64)>,
+    /// Whether the speed of both launches is that of a steady state; otherwise the pair does not count.
+    pub steady: bool,
 }
 
 impl Pair {
+    /// The number of the pair for people, with its marks: `*` if it was disturbed, `~` if it does not count.
+    pub fn label(&self) -> String {
+        let disturbed = if self.disturbed.is_some() { "*" } else { "" };
+        let unsteady = if self.steady { "" } else { "~" };
+        format!("{}{disturbed}{unsteady}", self.number + 1)
+    }
+
     /// Ratio of the items per second, candidate over control.
     pub fn ratio(&self) -> f64 {
         self.candidate / self.control
@@ -202,6 +211,7 @@ pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
             control: speed(control)?,
             candidate: speed(candidate)?,
             disturbed: from_outside([&observed(control), &observed(candidate)]),
+            steady: control.measured.is_steady() && candidate.measured.is_steady(),
         })
     });
     complete.collect()

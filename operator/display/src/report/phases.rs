@@ -35,6 +35,7 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
             @if let Some(spec) = spec { (patch(phase, spec)) }
             @if !figures.is_empty() { div.two { @for figure in &figures { (figure) } } }
             (disturbed(&pairs))
+            (unsteady(&pairs))
             (quality(phase))
             @if !pairs.is_empty() { (numbers(&pairs)) }
         }
@@ -51,6 +52,19 @@ fn disturbed(pairs: &[Pair]) -> Markup {
     html! { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } }
 }
 
+/// The pairs that the speedup is without, because their speed still changed.
+fn unsteady(pairs: &[Pair]) -> Markup {
+    let all: Vec<String> =
+        pairs.iter().filter(|pair| !pair.steady).map(|pair| format!("pair {}", pair.number + 1)).collect();
+    if all.is_empty() {
+        return Markup::default();
+    }
+    let count = format!("{} of {} pairs", all.len(), pairs.len());
+    html! {
+        p { b { "Not steady" } " (~) " (all.join(", ")) ": " (count) " do not count, because the speed of a launch still changed." }
+    }
+}
+
 fn numbers(pairs: &[Pair]) -> Markup {
     html! {
         details {
@@ -64,7 +78,7 @@ fn numbers(pairs: &[Pair]) -> Markup {
                 tbody {
                     @for pair in pairs {
                         tr {
-                            td { (pair.number + 1) }
+                            td { (pair.label()) }
                             td.n { (pair.seed) }
                             td.n { (short(pair.control)) }
                             td.n { (short(pair.candidate)) }
