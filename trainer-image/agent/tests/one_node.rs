@@ -4,12 +4,12 @@
 
 mod gang;
 
-use gang::{Agent, alone, appears, dies, launch, limits, lives, outcomes, plan, run_alone};
+use gang::{Agent, TRAINS, alone, appears, dies, launch, limits, lives, outcomes, plan, record_in, run_alone};
 use pawl_agent::{AgentError, AttemptEnd, Event, Node, Stop, finished_launches, finished_reports, run};
 use pawl_contract::exit::Outcome;
 use pawl_contract::happened::Happened;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
-use pawl_contract::record::{self, Record};
+use pawl_contract::record;
 use pawl_contract::report::LaunchResult;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -264,9 +264,6 @@ async fn a_launch_may_start_slowly_and_end_one_by_one() {
     assert!(result.launches[0].message.contains("a rank did not exit within 0.5 s after another was done"));
 }
 
-const TRAINS: &str =
-    r#"trap 'report Stopped "checkpoint at step 7"; sleep 0.3; exit 30' TERM; touch up-$RANK; forever"#;
-
 #[tokio::test]
 async fn a_stop_is_passed_on_and_ends_the_attempt_after_the_checkpoint() {
     let dir = tempdir().unwrap();
@@ -476,12 +473,6 @@ async fn a_killed_agent_takes_its_ranks_along_and_the_next_ends_what_is_left() {
     assert_eq!(read("ran"), "a\nb\nb\n");
 }
 
-/// The record of the attempt whose checkpoints are in `storage`.
-fn record(storage: &std::path::Path) -> Record {
-    let path = storage.join(record::FOLDER).join(record::ATTEMPTS).join("job-1.jsonl");
-    Record::read(&std::fs::read(path).unwrap()).unwrap()
-}
-
 #[tokio::test]
 async fn the_record_of_an_attempt_is_in_the_storage() {
     let dir = tempdir().unwrap();
@@ -501,7 +492,7 @@ async fn the_record_of_an_attempt_is_in_the_storage() {
     assert_eq!(result.end, AttemptEnd::Complete);
     let copied = storage.join(record::FOLDER).join(record::STATUS);
     assert_eq!(std::fs::read_to_string(copied).unwrap(), "{\"format\":1}");
-    let found = record(&storage);
+    let found = record_in(&storage);
     assert_eq!((found.begun.plan.as_ref(), found.end.unwrap().end), (Some(&plan), AttemptEnd::Complete));
     let launches: Vec<_> = found.launches.iter().map(|launch| LaunchResult::from(&launch.report)).collect();
     assert_eq!(launches, result.launches);
@@ -513,7 +504,7 @@ async fn the_record_of_an_attempt_is_in_the_storage() {
 
     // The agent is started again: what failed runs again, and the record goes on.
     let again = Agent::start(&carrying, node()).result().await;
-    let found = record(&storage);
+    let found = record_in(&storage);
     assert_eq!(found.happened, events, "each once");
     let launches: Vec<_> = found.launches.iter().map(|launch| launch.report.launch.as_str()).collect();
     assert_eq!((launches, found.end.unwrap().end), (vec!["a", "b"], again.end));
@@ -527,7 +518,7 @@ async fn the_record_of_an_attempt_ends_when_all_has_run_in_an_earlier_life() {
     let storage = dir.path().join("checkpoints");
     std::fs::remove_dir_all(storage.join(record::FOLDER)).unwrap();
     run_alone(dir.path(), &plan).await;
-    assert_eq!(record(&storage).end.unwrap().end, AttemptEnd::Complete);
+    assert_eq!(record_in(&storage).end.unwrap().end, AttemptEnd::Complete);
 }
 
 /// Whoever opens a pipe to which nobody writes waits, as at a mount whose server is gone.
@@ -549,52 +540,6 @@ async fn what_was_stopped_is_reported_soon_though_its_storage_does_not_answer() 
     let events = events.lock().unwrap();
     let warned = |event: &Event| matches!(event, Event::Warning { message, .. } if late(message));
     assert!(events.iter().any(|(_, event)| warned(event)), "{events:?}");
-}
-
-/// An attempt in `dir` of one launch, whose command names an interpreter of Python that is this script of a shell.
-fn with_interpreter(dir: &std::path::Path, interpreter: &str, script: &str) -> AttemptPlan {
-    let path = dir.join("python3");
-    // By another process: a program that another thread starts meanwhile would hold the file open for writing.
-    let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod +x "$0""#;
-    assert!(Command::new("sh").args(["-c", write]).arg(&path).arg(interpreter).status().unwrap().success());
-    let mut plan = plan(1, 1, &["a"], script);
-    plan.command[2].insert_str(0, &format!(": {}\n", path.display()));
-    plan
-}
-
-#[tokio::test]
-async fn an_attempt_that_ends_at_once_is_known_with_what_it_was_measured() {
-    let dir = tempdir().unwrap();
-    let plan = with_interpreter(dir.path(), r#"sleep 0.5; echo '{"torch": "2.8.0"}'"#, "done_well");
-    let result = run_alone(&dir.path().join("node"), &plan).await;
-    assert_eq!(result.end, AttemptEnd::Complete);
-    let provenance = record(&dir.path().join("node/checkpoints")).begun.provenance.unwrap();
-    assert_eq!(provenance.libraries.get("torch").map(String::as_str), Some("2.8.0"), "{provenance:?}");
-}
-
-#[tokio::test]
-async fn a_stop_in_the_first_seconds_does_not_wait_for_what_it_is_measured_with() {
-    let dir = tempdir().unwrap();
-    let asked = dir.path().join("asked");
-    let plan = with_interpreter(dir.path(), &format!("touch {}; exec sleep 600", asked.display()), TRAINS);
-    let agent = alone(&dir.path().join("node"), &plan);
-    agent.sees("a/up-0").await;
-    appears(&asked).await;
-    let events = std::sync::Arc::clone(&agent.events);
-    agent.stop.send(Stop::Gracefully).unwrap();
-    assert_eq!(agent.result().await.end, AttemptEnd::Stopped);
-    let events = events.lock().unwrap();
-    assert!(!events.iter().any(|(_, event)| matches!(event, Event::Warning { .. })), "{events:?}");
-    assert_eq!(record(&dir.path().join("node/checkpoints")).end.unwrap().end, AttemptEnd::Stopped);
-}
-
-#[tokio::test]
-async fn an_attempt_that_only_checks_settings_asks_nothing() {
-    let dir = tempdir().unwrap();
-    let mut plan = plan(1, 1, &["a"], "done_well");
-    plan.launches[0].kind = LaunchKind::Preflight;
-    run_alone(dir.path(), &plan).await;
-    assert_eq!(record(&dir.path().join("checkpoints")).begun.provenance, None);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan, WorkloadPlan};
 use pawl_contract::progress::RankPhase;
+use pawl_contract::record::{self, Record};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,9 @@ at() {
 forever() { while :; do sleep 0.05; done; }
 done_well() { report Done ""; exit 0; }
 "#;
+
+pub const TRAINS: &str =
+    r#"trap 'report Stopped "checkpoint at step 7"; sleep 0.3; exit 30' TERM; touch up-$RANK; forever"#;
 
 pub fn launch(name: &str) -> LaunchPlan {
     LaunchPlan {
@@ -169,4 +173,10 @@ pub async fn dies(pid: &str, within: Duration) {
         assert!(Instant::now() < deadline, "process {pid} lives on");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// The record of the attempt whose checkpoints are in `storage`.
+pub fn record_in(storage: &Path) -> Record {
+    let path = storage.join(record::FOLDER).join(record::ATTEMPTS).join("job-1.jsonl");
+    Record::read(&std::fs::read(path).unwrap()).unwrap()
 }
