@@ -102,7 +102,7 @@ pub struct Provenance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pawl: Option<Build>,
     /// Command line of the launches with its placeholders, which stand for settings and for variables of the
-    /// environment. `***` stands for the values of options whose names contain `token`, `key`, `secret` or `password`.
+    /// environment. `***` stands for the values of options with the name of a secret, such as `--token` or `--api-key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The data, as its program reports them.

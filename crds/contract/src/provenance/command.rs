@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-/// A command as one text, in which `***` stands for the values of options and variables whose names contain `token`,
-/// `key`, `secret` or `password`, also in a shell's script. References to variables stay.
+/// A command as one text, in which `***` stands for the values of options and variables with the name of a secret: one
+/// of whose words is a token, a password, a secret, or a key of those that are secret. That holds in a shell's script,
+/// too. References to variables stay, and so do tokens of a text, such as their number.
 ///
 /// ```
 /// use pawl_contract::provenance::redacted;
-/// let command = ["train", "--lr=0.1", "--token=hf_17", "--api-key", "$(KEY)"].map(str::to_owned);
-/// assert_eq!(redacted(&command), "train --lr=0.1 --token=*** --api-key $(KEY)");
+/// let command = ["train", "--max-tokens=512", "--token=hf_17", "--api-key", "$(KEY)"].map(str::to_owned);
+/// assert_eq!(redacted(&command), "train --max-tokens=512 --token=*** --api-key $(KEY)");
 /// ```
 pub fn redacted(command: &[String]) -> String {
     // Whether the value of an option comes next.
@@ -56,11 +57,57 @@ fn is_secret_option(word: &str) -> bool {
     word.trim_start_matches(QUOTES).starts_with('-') && !word.contains('=') && secret_name(word).is_some()
 }
 
-/// Where the first part of a name ends that says that its value may be secret.
+/// Endings of the words that name a secret, whatever is before them, as in `PGPASSWORD`.
+const SECRETS: [&str; 6] = ["password", "passwords", "passwd", "passphrase", "secret", "secrets"];
+/// What makes a key secret, as in `api-key` and `apikey`.
+const KEYS: &str = "access account api auth comet encryption hf license neptune openai private secret signing ssh \
+                    storage wandb";
+/// What stands before `token` in a setting about the tokens of a text, and what stands behind it.
+const OF_A_TEXT: [&str; 2] =
+    ["bos cls eos mask max min num pad per sep special unk", "budget count dim dropout id ids len length level type"];
+
+/// Where the first name ends that says that its value may be secret.
 fn secret_name(word: &str) -> Option<usize> {
-    // Its characters stay where they are.
-    let word = word.to_ascii_lowercase();
-    ["token", "key", "secret", "password"].iter().filter_map(|part| Some(word.find(part)? + part.len())).min()
+    let between = |c: char| !c.is_alphanumeric() && !"-_.".contains(c);
+    let mut end = 0;
+    word.split_inclusive(between).find_map(|name| {
+        end += name.len();
+        is_secret(name).then(|| end - name.len() + name.trim_end_matches(between).len())
+    })
+}
+
+/// Whether a name, such as `--api-key` or `hfToken`, is that of a secret.
+fn is_secret(name: &str) -> bool {
+    let words = words(name);
+    let listed = |list: &str, word: &str| list.split(' ').any(|listed| listed == word);
+    words.iter().enumerate().any(|(place, word)| {
+        let before = place.checked_sub(1).map_or("", |before| &words[before]);
+        let after = words.get(place + 1).map_or("", String::as_str);
+        let is_key = ["key", "keys"].iter().filter_map(|key| word.strip_suffix(key)).any(|prefix| match prefix {
+            "" => words.len() == 1 || listed(KEYS, before),
+            prefix => listed(KEYS, prefix),
+        });
+        let of_a_text = listed(OF_A_TEXT[0], before) || listed(OF_A_TEXT[1], after);
+        let is_token = word.ends_with("token") && !of_a_text || word == "tokens" && listed(KEYS, before);
+        is_key || is_token || SECRETS.iter().any(|secret| word.ends_with(secret))
+    })
+}
+
+/// The words of a name in lower case: `hf-token`, `HF_TOKEN` and `hfToken` have the same ones.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut previous = '-';
+    for c in name.chars() {
+        if !c.is_alphanumeric() || previous.is_lowercase() && c.is_uppercase() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {
+            word.extend(c.to_lowercase());
+        }
+        previous = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// Whether a value is a variable's: `$NAME`, `${NAME}` or `$(NAME)`.
@@ -83,6 +130,23 @@ fn left_open(name: &str, value: &str) -> Option<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_secrets_are_known_by_their_words() {
+        let secret = "--token --hf_token HF_TOKEN hfToken --id-token --access-tokens GITHUB_TOKEN_PROD --key --api-key \
+                      --apikey WANDB_API_KEY AWS_SECRET_ACCESS_KEY PGPASSWORD --db.password client-secret --ssh-keys";
+        for name in secret.split(' ') {
+            assert!(is_secret(name), "{name}");
+        }
+        let shown = "--max-tokens --tokenizer --max_new_tokens maxTokens data.tokenizer --tokens-per-batch \
+                     --pad-token-id --eos-token --token-dropout --keyframe --sort-key --key-dim --num-keys --monkey \
+                     --secretary --lr train";
+        for name in shown.split(' ') {
+            assert!(!is_secret(name), "{name}");
+        }
+        let command = ["train", "--max-tokens", "512", "--tokenizer=gpt2", "--token", "x17"].map(str::to_owned);
+        assert_eq!(redacted(&command), "train --max-tokens 512 --tokenizer=gpt2 --token ***");
+    }
 
     #[test]
     fn values_that_may_be_secret_are_not_in_a_command() {

@@ -33,6 +33,7 @@ forever() { while :; do sleep 0.05; done; }
 done_well() { report Done ""; exit 0; }
 "#;
 
+/// A script that trains until it is stopped, and takes a moment for its checkpoint.
 pub const TRAINS: &str =
     r#"trap 'report Stopped "checkpoint at step 7"; sleep 0.3; exit 30' TERM; touch up-$RANK; forever"#;
 
