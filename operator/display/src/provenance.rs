@@ -160,10 +160,11 @@ fn revision(source: &Source) -> Option<String> {
     })
 }
 
-fn build(build: &Build) -> String {
+/// The version of a build, and the optional features that it was built with: `0.1.0, built with: cluster, s3`.
+pub fn build(build: &Build) -> String {
     match build.features.is_empty() {
         true => build.version.clone(),
-        false => format!("{} ({})", build.version, build.features.join(", ")),
+        false => format!("{}, built with: {}", build.version, build.features.join(", ")),
     }
 }
 
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(texts(&attempts, "GPU"), ["2 × H200, 141 GiB"]);
         assert_eq!(texts(&attempts, "CPU"), ["Xeon, 1 core"]);
         assert_eq!(texts(&attempts, "commit"), ["0123456789ab, and changes that are in no commit"]);
-        assert_eq!(texts(&attempts, "Pawl"), ["0.1.0 (cuda, s3)"]);
+        assert_eq!(texts(&attempts, "Pawl"), ["0.1.0, built with: cuda, s3"]);
         assert!(texts(&attempts, "driver").is_empty());
         let other: Vec<_> = attempts.into_iter().chain([measured(7, "L4", "2.8", true)]).collect();
         let both = ["2 × L4, 141 GiB (toy-7)", "2 × H200, 141 GiB (toy-1, toy-2, toy-3 and 3 more)"];
