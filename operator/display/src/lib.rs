@@ -5,6 +5,7 @@
 //! - [`summary`]: the table, followed by settings, training and cost;
 //! - [`search`]: a search in words;
 //! - [`export`]: the trials of a search as CSV, JSON, or a study of Optuna;
+//! - [`ending`]: how a launch ended;
 //! - [`headline`]: the current activity of the job in one line;
 //! - [`report`]: the HTML report with the evidence;
 //! - [`ui`]: the pages of `pawl ui`;
@@ -17,6 +18,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod columns;
+pub mod ending;
 pub mod event;
 pub mod export;
 pub mod headline;

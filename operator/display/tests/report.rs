@@ -405,6 +405,16 @@ fn disturbed_pairs_are_marked_and_named() {
 }
 
 #[test]
+fn an_interrupted_pair_is_no_failure() {
+    let mut whole = evidence("");
+    assert!(!render(&whole).contains("interrupted"));
+    let launch = &mut whole.launches[0];
+    (launch.outcome, launch.message) = (Outcome::Stopped, "rank 0 was killed before it had stopped".to_owned());
+    let page = render(&whole);
+    assert!(page.contains("<td>interrupted: will be measured again</td>") && !page.contains("was killed"));
+}
+
+#[test]
 fn pairs_that_do_not_count_are_marked_and_counted() {
     let mut whole = evidence("");
     assert!(!render(&whole).contains("Not steady"));

@@ -115,7 +115,7 @@ fn cause<'a>(evidence: &Evidence<'a>) -> Cause<'a> {
         && let Some(end) = ranks().find(|end| end.by_agent || end.outcome != Outcome::Done)
     {
         let message = if end.by_agent {
-            format!("rank {} was killed before it had stopped", end.rank)
+            format!("interrupted: rank {} was ended before it had stopped by itself", end.rank)
         } else {
             end.message.clone()
         };

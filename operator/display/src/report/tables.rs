@@ -1,6 +1,7 @@
 //! Tables: settings, launches, events.
 
 use super::evidence::Evidence;
+use crate::ending::ending;
 use crate::numbers::{bytes, seconds, short};
 use crate::settings::differences;
 use jiff::Timestamp;
@@ -49,15 +50,16 @@ pub fn launches(evidence: &Evidence) -> Option<Markup> {
                     tbody {
                         @for launch in launches {
                             @let measured = &launch.measured;
+                            @let (outcome, message) = ending(launch.kind, launch.outcome, &launch.message);
                             tr {
                                 td title={ (launch.name) " " (launch.attempt) } { (launch.title) }
                                 td.n { (launch.seed) }
-                                td { (launch.outcome) }
+                                td { (outcome) }
                                 td.n { (measured.items_per_second.map(short).unwrap_or_default()) }
                                 td.n { (measured.loss.map(short).unwrap_or_default()) }
                                 td.n { (measured.peak_memory_bytes.map(bytes).unwrap_or_default()) }
                                 td.n { (measured.wall_seconds.map(seconds).unwrap_or_default()) }
-                                td { (launch.message) }
+                                td { (message) }
                             }
                         }
                     }

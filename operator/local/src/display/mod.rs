@@ -10,6 +10,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{LaunchResult, Report, printable};
+use pawl_display::ending::ending;
 use pawl_display::event::EventRecord;
 use pawl_display::numbers::{seconds, short};
 use std::collections::BTreeMap;
@@ -156,15 +157,14 @@ impl Display {
 
 fn launch_line(title: &str, report: &Report) -> String {
     let LaunchResult { measured, .. } = LaunchResult::from(report);
-    let mut facts = vec![match report.outcome {
-        Outcome::Done => "done".to_owned(),
-        other => other.to_string(),
-    }];
+    let (outcome, message) = ending(report.kind, report.outcome, &report.message);
+    let is_done = report.outcome == Outcome::Done;
+    let mut facts = vec![if is_done { "done".to_owned() } else { outcome }];
     facts.extend(measured.items_per_second.map(|speed| format!("{} items/s", short(speed))));
     facts.extend(measured.loss.map(|loss| format!("loss {}", short(loss))));
     facts.extend(measured.wall_seconds.map(seconds));
-    if report.outcome != Outcome::Done && !report.message.is_empty() {
-        facts.push(report.message.clone());
+    if !is_done && !message.is_empty() {
+        facts.push(message.to_owned());
     }
     format!("{title}: {}", facts.join(", "))
 }
@@ -211,6 +211,15 @@ mod tests {
         assert_eq!(
             launch_line("compile: pair 2 of 3, control", &report),
             "compile: pair 2 of 3, control: done, 10.8 items/s, loss 0.5, 12s"
+        );
+        let interrupted: Report = serde_json::from_value(serde_json::json!({
+            "contract": 1, "launch": "compile-r0-0bad-p1-a-0badcafe", "kind": "Measure", "rank": 0,
+            "outcome": "Stopped", "wallSeconds": 3.0, "message": "rank 0 was killed before it had stopped",
+        }))
+        .unwrap();
+        assert_eq!(
+            launch_line("compile: pair 2 of 3, control", &interrupted),
+            "compile: pair 2 of 3, control: interrupted: will be measured again, 3.0s"
         );
     }
 }
