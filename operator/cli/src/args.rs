@@ -59,7 +59,8 @@ pub enum Command {
         /// Job whose state is read.
         #[command(flatten)]
         state: StateArgs,
-        /// Output file; - is standard output. Default: report.html in the state directory, JOB.html for a storage.
+        /// Output file, which must not exist; - is standard output. Default: report.html in the state directory,
+        /// JOB.html for a storage, which are replaced.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
@@ -180,12 +181,12 @@ pub struct RunArgs {
     pub dry_run: bool,
 }
 
-/// State to read: `--state DIR`, or the default directory of a manifest's job.
+/// The job whose state is read: by `--state DIR`, or as the commands with one argument name it.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct StateArgs {
-    /// The job's manifest: its default state directory is read.
-    #[arg(value_name = "FILE")]
+    /// The job: its manifest, the name of a job that was run here, a state directory, or a storage.
+    #[arg(value_name = "JOB")]
     pub file: Option<PathBuf>,
     /// State directory, or the storage of a job, which has its records.
     #[arg(long, value_name = "DIR")]

@@ -26,7 +26,7 @@ pub struct NewDirectory {
 }
 
 impl NewDirectory {
-    /// Creates a temporary directory beside `path`, with the permissions of any new directory, and the directories
+    /// Creates a temporary directory beside `path`, or beside what it is a link to, with the permissions of any new directory, and the directories
     /// above it where they are missing.
     ///
     /// # Errors
@@ -35,7 +35,9 @@ impl NewDirectory {
     pub fn at(path: &Path) -> io::Result<Self> {
         let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
         require_empty(path)?;
-        let parent = directory(path);
+        // A link to an empty directory stays, and the directory is replaced.
+        let path = if path.is_symlink() { fs::canonicalize(path)? } else { path.to_owned() };
+        let parent = directory(&path);
         fs::create_dir_all(parent)?;
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(name);
@@ -43,7 +45,7 @@ impl NewDirectory {
         // `tempfile` would make it accessible for its owner only.
         let any = Permissions::from_mode(0o777);
         let new = Builder::new().prefix(&prefix).suffix(".new").permissions(any).tempdir_in(parent)?;
-        Ok(Self { new, path: path.to_owned() })
+        Ok(Self { new, path })
     }
 
     /// The temporary directory, to be filled.
@@ -120,6 +122,11 @@ mod tests {
         let at = |name: &str| NewDirectory::at(&place.path().join(name));
         fs::create_dir(place.path().join("empty")).unwrap();
         at("empty").unwrap().commit().unwrap();
+        std::os::unix::fs::symlink("empty", place.path().join("link")).unwrap();
+        let linked = at("link").unwrap();
+        fs::write(linked.path().join("model"), "x").unwrap();
+        linked.commit().unwrap();
+        assert_eq!((names(&place.path().join("empty")), place.path().join("link").is_symlink()), (vec!["model".to_owned()], true));
         fs::write(place.path().join("file"), "x").unwrap();
         fs::create_dir(place.path().join("full")).unwrap();
         fs::write(place.path().join("full/file"), "x").unwrap();
@@ -130,7 +137,7 @@ mod tests {
         fs::create_dir(place.path().join("late")).unwrap();
         fs::write(place.path().join("late/file"), "x").unwrap();
         assert_eq!(late.commit().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(names(place.path()), ["empty", "file", "full", "late"]);
+        assert_eq!(names(place.path()), ["empty", "file", "full", "late", "link"]);
         assert_eq!(NewDirectory::at(Path::new("..")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -70,7 +70,7 @@ pub enum KubectlCommand {
         /// Name of the job.
         #[command(flatten)]
         job: JobArgs,
-        /// Output file; - is standard output. Default: JOB.html.
+        /// Output file, which must not exist; - is standard output. Default: JOB.html, which is replaced.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
         /// Where `kubectl pawl fetch` has copied the records of the job, which have its loss curves. Default: JOB, if

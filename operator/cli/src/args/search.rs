@@ -32,7 +32,7 @@ pub struct ExportArgs {
     /// Output format.
     #[arg(long, value_enum, default_value = "csv")]
     pub format: ExportFormat,
-    /// Output file; - is standard output.
+    /// Output file, which must not exist; - is standard output.
     #[arg(short = 'o', long = "out", value_name = "PATH", default_value = "-")]
     pub out: PathBuf,
 }

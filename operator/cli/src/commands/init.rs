@@ -8,14 +8,13 @@ pub(super) mod options;
 pub(super) mod phases;
 pub(super) mod words;
 
+use super::output::create;
 use super::print;
 use crate::args::{Framework, InitArgs};
 use crate::exit;
 use command::Command;
 use phases::Phase;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -37,12 +36,12 @@ pub fn init(arguments: &InitArgs) -> ExitCode {
         return print(&text);
     }
     let out = arguments.out.display();
-    match File::create_new(&arguments.out).and_then(|mut file| file.write_all(text.as_bytes())) {
+    match create(&arguments.out, &text) {
         Ok(()) => {
             let notes: String = command.notes.iter().map(|note| format!("note: {note}\n")).collect();
             print(&format!("{out}: adapt it to the script, then: pawl run --dry-run {out}\n{notes}"))
         }
-        Err(error) => exit::with_error(exit::INPUT, &format!("{out}: {error}: choose another file with --out")),
+        Err(error) => exit::with_error(exit::INPUT, &error),
     }
 }
 

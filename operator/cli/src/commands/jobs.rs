@@ -9,9 +9,8 @@ use pawl_display::jobs::{self, Entry};
 use pawl_display::provenance::MeasuredWith;
 use pawl_local::evidence;
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateDir, StateError, records};
+use pawl_local::state::{StateError, records};
 use serde::Serialize;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -59,7 +58,7 @@ struct Listed<'a> {
 pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
     let (mut found, mut unreadable) = (Vec::new(), None);
     for directory in directories {
-        let states = match states(directory) {
+        let states = match source::states(directory) {
             Ok(states) => states,
             Err(error) => return exit::with_error(exit::STATE, &format!("{}: {error}", directory.display())),
         };
@@ -83,17 +82,6 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
         }
     };
     unreadable.unwrap_or(printed)
-}
-
-/// The state directories, and the storages of jobs, in `directory`; none when it does not exist, which is so before the
-/// first run.
-pub fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
-    let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
-    Ok(paths.iter().filter(|path| path.is_dir()).map(|path| StateDir::found_in(path)).collect())
 }
 
 /// Prints two jobs beside each other.

@@ -9,6 +9,7 @@ mod jobs;
 pub mod kubectl;
 #[cfg(feature = "cluster")]
 mod operator;
+mod output;
 mod plan;
 mod replay;
 mod report;

@@ -1,6 +1,6 @@
 //! `pawl report`.
 
-use super::{print, source};
+use super::{output, print, source};
 use crate::args::StateArgs;
 use crate::exit;
 use pawl_display::report;
@@ -11,24 +11,20 @@ use std::process::ExitCode;
 
 /// Writes the page and prints its path.
 pub fn report(args: &StateArgs, out: Option<&Path>) -> ExitCode {
-    let state = match source::state_dir(args) {
-        Ok(state) => state,
-        Err(error) => return source::reject(&error),
-    };
-    let evidence = match evidence::gather(&state) {
-        Ok(evidence) => evidence,
-        Err(error) => return exit::with_error(exit::STATE, &error),
+    let (state, evidence) = match source::read(args, evidence::gather) {
+        Ok(found) => found,
+        Err(code) => return code,
     };
     let page = report::render(&evidence);
-    if out == Some(Path::new("-")) {
-        return print(&page);
+    if let Some(out) = out {
+        return output::write(out, &page);
     }
     // The storage of a job may be mounted read-only, and its records are in a hidden folder.
-    let usual = || match state.storage() {
+    let path = match state.storage() {
         Some(_) => PathBuf::from(format!("{}.html", evidence.name())),
         None => state.report(),
     };
-    let path = out.map_or_else(usual, Path::to_owned);
+    // It replaces the page of an earlier time.
     match write_atomic(&path, page.as_bytes()) {
         Ok(()) => print(&format!("{}\n", displayed(&path))),
         Err(error) => exit::with_error(exit::STATE, &error),

@@ -1,7 +1,7 @@
 //! `pawl reproduce`.
 
-use super::{document, print, source};
-use crate::exit;
+use super::{document, output, source};
+use crate::args::StateArgs;
 use pawl_api::TrainingJob;
 use pawl_contract::record::{ATTEMPTS, EXTENSION};
 use pawl_contract::report::unprintable;
@@ -9,11 +9,9 @@ use pawl_decision::record::redact;
 use pawl_display::provenance::{MeasuredWith, all, parts, warning};
 use pawl_local::evidence::{displayed, measured_with};
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateDir, StateError, records};
+use pawl_local::state::records;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,41 +21,28 @@ const NAMES: usize = 9;
 /// Writes the manifest that repeats a job, which a record or a job names, with a heading that says what it was measured
 /// with.
 pub fn reproduce(named: &Path, out: &Path) -> ExitCode {
-    let (state, attempt) = match selected(named) {
-        Ok(selected) => selected,
+    let (selected, attempt) = selected(named);
+    let read = source::read(&selected, |state| Ok((records::document(state)?, measured_with(state)?)));
+    let (state, (recorded, attempts)) = match read {
+        Ok(found) => found,
         Err(code) => return code,
-    };
-    let read = || -> Result<(Document, Vec<MeasuredWith>), StateError> {
-        Ok((records::document(&state)?, measured_with(&state)?))
-    };
-    let (recorded, attempts) = match read() {
-        Ok(read) => read,
-        Err(error) => return exit::with_error(exit::STATE, &error),
     };
     let place = displayed(if attempt.is_some() { named } else { state.root() });
     let text = heading(&place, &recorded, &attempts, attempt.as_deref()) + &manifest(recorded.job);
-    if out == Path::new("-") {
-        return print(&text);
-    }
-    match File::create_new(out).and_then(|mut file| file.write_all(text.as_bytes())) {
-        Ok(()) => print(&format!("{}\n", displayed(out))),
-        Err(error) => {
-            exit::with_error(exit::INPUT, &format!("{}: {error}: choose another file with --out", out.display()))
-        }
-    }
+    output::write(out, &text)
 }
 
-/// The state that is named, and the attempt if its record is.
-fn selected(named: &Path) -> Result<(StateDir, Option<String>), ExitCode> {
+/// What selects the state that is named, and the attempt if its record is.
+fn selected(named: &Path) -> (StateArgs, Option<String>) {
     // With its folder, also if it is named from within.
     let path = std::fs::canonicalize(named).unwrap_or_else(|_| named.to_owned());
     let folder = path.parent().filter(|folder| folder.ends_with(ATTEMPTS) && path.is_file());
     let is_record = path.extension().is_some_and(|extension| extension == EXTENSION);
     if let Some(root) = folder.and_then(Path::parent).filter(|_| is_record) {
-        return Ok((StateDir::new(root), path.file_stem().and_then(OsStr::to_str).map(str::to_owned)));
+        let state = StateArgs { file: None, state: Some(root.to_owned()) };
+        return (state, path.file_stem().and_then(OsStr::to_str).map(str::to_owned));
     }
-    let state = source::state_dir(&source::named(named)).map_err(|error| source::reject(&error))?;
-    Ok((state, None))
+    (source::named(named), None)
 }
 
 /// The manifest of the job as it can be applied: without what a cluster or `pawl run` has added to its metadata, values

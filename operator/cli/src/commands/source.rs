@@ -4,12 +4,12 @@ use crate::args::StateArgs;
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateDir, records};
+use pawl_local::state::{DEFAULT_ROOT, StateDir, StateError, records};
 #[cfg(feature = "cluster")]
 use pawl_manifest::Documents;
 use pawl_manifest::ManifestErrors;
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Error of reading a manifest.
@@ -61,30 +61,101 @@ pub fn state_of(job: &TrainingJob, named: Option<&Path>) -> StateDir {
     }
 }
 
-/// The state directory that the command line selects: of a manifest, or of the name of a job that ran here.
-pub fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
-    match (&args.state, &args.file) {
-        (Some(directory), _) => Ok(StateDir::found_in(directory)),
-        (None, Some(file)) => {
-            match file.to_str().map(StateDir::default_for).filter(|state| !file.exists() && state.status().exists()) {
-                Some(state) => Ok(state),
-                None => Ok(state_of(&load(file)?, None)),
-            }
-        }
-        (None, None) => Ok(StateDir::new(".")),
+/// The state that the command line selects: that of a directory, of the name of a job that ran here, or of a manifest.
+/// Whether there is one is found out by whoever reads it.
+fn state_dir(args: &StateArgs) -> Result<StateDir, SourceError> {
+    let Some(file) = &args.file else {
+        return Ok(StateDir::found_in(args.state.as_deref().unwrap_or(Path::new("."))));
+    };
+    let is_manifest = file == Path::new("-") || file.exists() && !file.is_dir();
+    if is_manifest {
+        return Ok(state_of(&load(file)?, None));
     }
+    let there = StateDir::found_in(file);
+    let of_name = name(file).map(StateDir::default_for).filter(|of_name| of_name.status().exists() || !file.exists());
+    Ok(of_name.filter(|_| !there.status().exists()).unwrap_or(there))
+}
+
+/// A path that may be the name of a job.
+fn name(path: &Path) -> Option<&str> {
+    path.to_str().filter(|path| !path.contains('/'))
 }
 
 /// The arguments that select a job by a state directory, a storage, a manifest, or a name.
 pub fn named(job: &Path) -> StateArgs {
-    let is_state = StateDir::found_in(job).status().exists();
-    let (file, state) = if is_state { (None, Some(job.to_owned())) } else { (Some(job.to_owned()), None) };
-    StateArgs { file, state }
+    StateArgs { file: Some(job.to_owned()), state: None }
 }
 
-/// The state directory that the command line selects, and the job that was run there; an error is printed.
-pub fn recorded(args: &StateArgs) -> Result<(StateDir, Document), ExitCode> {
+/// The state that the command line selects, and what `read` finds there; an error is printed.
+pub fn read<T>(
+    args: &StateArgs,
+    read: impl FnOnce(&StateDir) -> Result<T, StateError>,
+) -> Result<(StateDir, T), ExitCode> {
     let state = state_dir(args).map_err(|error| reject(&error))?;
-    let document = records::document(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
-    Ok((state, document))
+    match read(&state) {
+        Ok(found) => Ok((state, found)),
+        Err(StateError::Absent { .. }) => Err(exit::with_error(exit::INPUT, &no_job(args, &state))),
+        Err(error) => Err(exit::with_error(exit::STATE, &error)),
+    }
+}
+
+/// The state that the command line selects, and the job that was run there; an error is printed.
+pub fn recorded(args: &StateArgs) -> Result<(StateDir, Document), ExitCode> {
+    read(args, records::document)
+}
+
+/// Jobs that are named where one was not found.
+const NAMED: usize = 8;
+
+/// That no job ran in `state`, which the command line selects, where that was looked for, and which jobs there are.
+fn no_job(args: &StateArgs, state: &StateDir) -> String {
+    let looked = state.root();
+    let selected = args.file.as_deref().or(args.state.as_deref()).unwrap_or(looked);
+    let problem = if selected.exists() {
+        format!("its job was not run here: {} does not exist", state.status().display())
+    } else if selected == looked {
+        "no such file or directory".to_owned()
+    } else {
+        format!("no such file or directory, and no job was run in {}", looked.display())
+    };
+    let problem = format!("{}: {problem}", selected.display());
+    let usual = Path::new(DEFAULT_ROOT);
+    let beside = looked.parent().filter(|parent| parent.is_dir() && *parent != Path::new("")).unwrap_or(usual);
+    let jobs = jobs_in(beside);
+    if jobs.is_empty() {
+        let remedy = "run a job first, or name its manifest, state directory or storage";
+        return format!("{problem}; there are no jobs in {}: {remedy}", beside.display());
+    }
+    let shown = jobs.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = jobs.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "{problem}; jobs in {}: {shown}{more}: name one of them, or the manifest, state directory or storage of a job",
+        beside.display()
+    )
+}
+
+/// What selects the jobs whose state is in `directory`, in order: their name where it is enough.
+fn jobs_in(directory: &Path) -> Vec<String> {
+    let found = states(directory).unwrap_or_default().into_iter().filter(|state| state.status().exists());
+    let mut named: Vec<String> = found
+        .map(|state| {
+            let path = state.storage().unwrap_or(state.root());
+            let name = path.strip_prefix(DEFAULT_ROOT).unwrap_or(path);
+            name.display().to_string()
+        })
+        .collect();
+    named.sort();
+    named
+}
+
+/// The state directories, and the storages of jobs, in `directory`; none when it does not exist, which is so before the
+/// first run.
+pub fn states(directory: &Path) -> io::Result<Vec<StateDir>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    Ok(paths.iter().filter(|path| path.is_dir()).map(|path| StateDir::found_in(path)).collect())
 }

@@ -77,6 +77,9 @@ fn a_job_is_repeated_from_its_storage_or_a_record() {
     assert!(valid.status.success(), "{}", stderr(&valid));
     let refused = scene.output(&["reproduce", &storage, "--out", "again.yaml"]);
     assert_eq!(refused.status.code(), Some(2), "the file is there already");
+    let page = scene.output(&["report", "--state", &storage, "--out", "again.yaml"]);
+    assert_eq!(page.status.code(), Some(2), "{}", stderr(&page));
+    assert_eq!(fs::read_to_string(scene.path().join("again.yaml")).unwrap(), text);
 
     let number = ended["attempts"].as_u64().unwrap();
     let record = format!("{storage}/.pawl/_records/attempts/toy-{number}.jsonl");
@@ -94,6 +97,6 @@ fn a_storage_without_records_is_named() {
     let scene = Scene::new();
     fs::create_dir_all(scene.path().join("models/.pawl/_records/attempts")).unwrap();
     let output = scene.output(&["report", "--state", "models"]);
-    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("models/.pawl/_records/status.json"), "{}", stderr(&output));
 }

@@ -39,6 +39,11 @@ fn trials_are_exported_from_a_state_directory() {
     let written = export(&["--format", "optuna", "-o", "study.log"]);
     assert_eq!((written.status.code(), stdout(&written).as_str()), (Some(0), "study.log\n"));
     let log = fs::read_to_string(scene.path().join("study.log")).unwrap();
+    let again = export(&["-o", "study.log"]);
+    assert_eq!(again.status.code(), Some(2), "{}", stdout(&again));
+    let problem = "study.log: exists already, and nothing is overwritten: choose another file with --out";
+    assert!(stderr(&again).contains(problem), "{}", stderr(&again));
+    assert_eq!(fs::read_to_string(scene.path().join("study.log")).unwrap(), log);
     assert!(log.lines().next().unwrap().contains(r#""study_name":"toy/quick""#), "{log}");
 }
 
@@ -54,7 +59,7 @@ fn without_a_search_or_a_state_nothing_is_exported() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("\"toy\" has no search: add spec.search"), "{}", stderr(&output));
     let output = scene.output(&["search", "export", "--state", "nowhere"]);
-    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 #[test]

@@ -36,8 +36,45 @@ fn a_directory_that_cannot_be_written_or_is_another_jobs_is_refused() {
     let output = scene.output(&["run", "job.yaml", "--state", ".pawl/toy"]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     assert!(stderr(&output).contains("\"toy\"") && stderr(&output).contains("\"other\""), "{}", stderr(&output));
-    let output = scene.output(&["status", "--state", "nowhere"]);
-    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[test]
+fn a_job_that_never_ran_here_is_invalid_input_and_the_others_are_named() {
+    let scene = Scene::new();
+    scene.write_job(|_| {});
+    let commands: [&[&str]; 8] = [
+        &["status", "nojob"],
+        &["report", "nojob"],
+        &["replay", "nojob"],
+        &["search", "export", "nojob"],
+        &["compare", "nojob", "nojob"],
+        &["reproduce", "nojob"],
+        &["export", "--to", "model", "nojob"],
+        &["export", "--to", "model", ".pawl/nojob"],
+    ];
+    let nothing = "; there are no jobs in .pawl: run a job first, or name its manifest, state directory or storage\n";
+    for command in commands {
+        let output = scene.output(command);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", stderr(&output));
+        assert!(stderr(&output).ends_with(nothing) && !stderr(&output).contains("--state"), "{}", stderr(&output));
+    }
+    let state = scene.path().join(".pawl/other");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("status.json"), "{}").unwrap();
+    fs::create_dir(scene.path().join("empty")).unwrap();
+    let others = "; jobs in .pawl: other: name one of them, or the manifest, state directory or storage of a job";
+    let selected: [(&[&str], &str); 5] = [
+        (&["nojob"], "nojob: no such file or directory, and no job was run in .pawl/nojob"),
+        (&["job.yaml"], "job.yaml: its job was not run here: .pawl/toy/status.json does not exist"),
+        (&["empty"], "empty: its job was not run here: empty/status.json does not exist"),
+        (&["--state", "nowhere"], "nowhere: no such file or directory"),
+        (&[".pawl/nowhere"], ".pawl/nowhere: no such file or directory"),
+    ];
+    for (arguments, problem) in selected {
+        let output = scene.output(&[&["status"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert_eq!(stderr(&output), format!("error: {problem}{others}\n"));
+    }
 }
 
 #[test]

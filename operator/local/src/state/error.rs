@@ -76,9 +76,7 @@ pub enum StateError {
         remove: PathBuf,
     },
     /// No job was run here.
-    #[error(
-        "{}: no such file: run a job first, or name its state directory with --state DIR", path.display()
-    )]
+    #[error("{}: no such file: no job was run in this directory", path.display())]
     Absent {
         /// The status document.
         path: PathBuf,

@@ -71,6 +71,9 @@ fn tighten(path: &Path, mode: u32) {
     let _ = fs::set_permissions(path, Permissions::from_mode(mode));
 }
 
+/// The directory of the default state directories, under the current one.
+pub const DEFAULT_ROOT: &str = ".pawl";
+
 /// A state directory. Reading it needs no lock; running a job does: [`StateDir::lock`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir {
@@ -87,7 +90,7 @@ impl StateDir {
 
     /// The default state directory of `job`: `.pawl/<job>` under the current directory.
     pub fn default_for(job: &str) -> Self {
-        Self::new(Path::new(".pawl").join(job))
+        Self::new(Path::new(DEFAULT_ROOT).join(job))
     }
 
     /// The state in `directory`: a state directory, or the storage of a job, whose records are one.

@@ -3,6 +3,7 @@
 use super::error::ClusterError;
 use super::evidence;
 use super::session::Session;
+use crate::commands::output::written;
 use crate::commands::print;
 use pawl_display::report;
 use pawl_local::state::write_atomic;
@@ -17,11 +18,12 @@ pub async fn report(
     records: Option<&Path>,
 ) -> Result<ExitCode, ClusterError> {
     let page = report::render(&evidence::gather(session, name, records).await?);
-    if out == Some(Path::new("-")) {
-        return Ok(print(&page));
+    if let Some(out) = out {
+        return written(out, &page).map_err(|error| ClusterError::File(error.to_string()));
     }
-    let path = out.map_or_else(|| Path::new(&format!("{name}.html")).to_owned(), Path::to_owned);
-    let written = write_atomic(&path, page.as_bytes());
+    // It replaces the page of an earlier time.
+    let path = format!("{name}.html");
+    let written = write_atomic(Path::new(&path), page.as_bytes());
     written.map_err(|error| ClusterError::File(error.to_string()))?;
-    Ok(print(&format!("{}\n", path.display())))
+    Ok(print(&format!("{path}\n")))
 }

@@ -1,6 +1,6 @@
 //! The jobs of some directories. A status is read again only when its file has changed.
 
-use crate::commands::jobs::states;
+use crate::commands::source::states;
 use jiff::Timestamp;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::{Listed, distinguish};
