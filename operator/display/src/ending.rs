@@ -20,7 +20,9 @@ pub fn ending(kind: LaunchKind, outcome: Outcome, message: &str) -> (String, &st
         (Outcome::Stopped, LaunchKind::Measure | LaunchKind::Quality) => {
             ("interrupted: will be measured again".to_owned(), "")
         }
-        (Outcome::Stopped, LaunchKind::Preflight | LaunchKind::Search) => ("interrupted: will be repeated".to_owned(), ""),
+        (Outcome::Stopped, LaunchKind::Preflight | LaunchKind::Search) => {
+            ("interrupted: will be repeated".to_owned(), "")
+        }
         (other, _) => (other.to_string(), message),
     }
 }

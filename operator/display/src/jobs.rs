@@ -43,14 +43,24 @@ impl Entry<'_> {
     }
 }
 
+/// The names of jobs, each with its place where several have it: `toy (runs/toy)`.
+fn names(entries: &[Entry<'_>]) -> Vec<String> {
+    let count = |name: &str| entries.iter().filter(|entry| entry.name() == name).count();
+    let named = entries.iter().map(|entry| match entry.name() {
+        name if count(&name) > 1 => format!("{name} ({})", entry.place),
+        name => name,
+    });
+    named.map(|name| plain(&name)).collect()
+}
+
 /// A line for each job. Lines are truncated to `width` columns if given.
 pub fn list(entries: &[Entry<'_>], width: Option<usize>) -> String {
     let head = ["JOB", "STAGE", "ACCEPTED", "SPEEDUP", "NET SAVED", "PROGRESS", "STATE"].map(str::to_owned);
-    let row = |entry: &Entry<'_>| {
+    let row = |(entry, name): (&Entry<'_>, String)| {
         let status = &plain(entry.status);
         let accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).count();
         [
-            plain(&entry.name()),
+            name,
             status.stage.to_string(),
             format!("{accepted} of {}", status.phases.len()),
             status.speedup.as_ref().map(|speedup| factor(speedup.value())).unwrap_or_default(),
@@ -59,7 +69,7 @@ pub fn list(entries: &[Entry<'_>], width: Option<usize>) -> String {
             entry.place.to_owned(),
         ]
     };
-    let rows: Vec<_> = std::iter::once(head).chain(entries.iter().map(row)).collect();
+    let rows: Vec<_> = std::iter::once(head).chain(entries.iter().zip(names(entries)).map(row)).collect();
     lay_out(&rows, width)
 }
 
@@ -88,8 +98,10 @@ impl Compared {
 /// measured with. A row that differs
 /// begins with `≠`. Lines are truncated to `width` columns if given.
 pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
-    let head = [String::new(), String::new(), plain(&a.name()), plain(&b.name())];
-    let rows = compared(&[a, b]).into_iter().map(|row| {
+    let entries = [a, b];
+    let mut names = names(&entries).into_iter();
+    let head = [String::new(), String::new(), names.next().unwrap_or_default(), names.next().unwrap_or_default()];
+    let rows = compared(&entries).into_iter().map(|row| {
         let mark = if row.differs() { "≠" } else { "" };
         let mut values = row.values.into_iter();
         [mark.to_owned(), row.name, values.next().unwrap_or_default(), values.next().unwrap_or_default()]
@@ -241,6 +253,17 @@ mod tests {
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words, ["toy", "Complete", "1", "of", "2", "1.50×", "-12", "%", "100%", ".pawl/toy"]);
         assert!(list(&[entry(&toy)], Some(20)).lines().all(|line| console::measure_text_width(line) <= 20));
+    }
+
+    #[test]
+    fn jobs_of_the_same_name_are_told_apart_by_their_place() {
+        let (toy, other) = (job("toy", json!({})), job("other", json!({})));
+        let again = Entry { place: "runs/toy", ..entry(&toy) };
+        let text = list(&[entry(&toy), again, entry(&other)], None);
+        let begins = |line: usize, with: &str| text.lines().nth(line).unwrap().starts_with(with);
+        assert!(begins(1, "toy (.pawl/toy) ") && begins(2, "toy (runs/toy) ") && begins(3, "other  "), "{text}");
+        let compared = compare(entry(&toy), again, None);
+        assert!(compared.lines().next().unwrap().contains("toy (.pawl/toy)  toy (runs/toy)"), "{compared}");
     }
 
     #[test]

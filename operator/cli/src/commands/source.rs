@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub enum SourceError {
     /// It cannot be read from standard input.
     #[error("standard input: {0}")]
-    Stdin(#[from] std::io::Error),
+    Stdin(#[from] io::Error),
     /// It is not a valid manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestErrors),
@@ -29,7 +29,7 @@ pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
         return Ok(pawl_manifest::load(file)?);
     }
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
+    io::stdin().read_to_string(&mut text)?;
     Ok(pawl_manifest::parse(&text, "<stdin>")?)
 }
 
@@ -40,7 +40,7 @@ pub fn load_all(file: &Path) -> Result<Documents, SourceError> {
         return Ok(pawl_manifest::parse_all(&pawl_manifest::text_of(file)?, &file.display().to_string())?);
     }
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
+    io::stdin().read_to_string(&mut text)?;
     Ok(pawl_manifest::parse_all(&text, "<stdin>")?)
 }
 

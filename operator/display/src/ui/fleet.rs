@@ -67,6 +67,7 @@ fn hours(jobs: &[&Listed]) -> Option<Markup> {
                 tbody {
                     @for (name, jobs) in kinds.iter().filter(|(_, jobs)| !jobs.is_empty()) {
                         @let known = jobs.iter().filter(|job| job.facts.saved.is_some()).count();
+                        @let trained = jobs.iter().filter(|job| job.facts.training > 0.0).count();
                         tr {
                             th scope="row" { (name) }
                             td.n { (jobs.len()) }
@@ -75,7 +76,9 @@ fn hours(jobs: &[&Listed]) -> Option<Markup> {
                             td.n { (sum(jobs, |job| job.facts.training)) }
                             td.n { @if known > 0 { (sum(jobs, |job| job.facts.saved.unwrap_or_default())) } }
                             td.muted {
-                                @if known > 0 && known < jobs.len() { "saved: of the " (known) " that trained" }
+                                @if known > 0 && known < jobs.len() {
+                                    "saved: known of " (known) " of the " (trained) " that trained"
+                                }
                             }
                         }
                     }
@@ -96,24 +99,11 @@ fn reasons(jobs: &[&Listed]) -> Option<Markup> {
     let mut rows: Vec<(&str, usize, usize)> =
         found.into_iter().map(|(reason, (phases, jobs))| (reason, phases, jobs.len())).collect();
     rows.sort_by_key(|(_, phases, _)| Reverse(*phases));
-    (!rows.is_empty()).then(|| {
-        html! {
-            table {
-                thead {
-                    tr { th scope="col" { "reason" } th.n scope="col" { "phases" } th.n scope="col" { "jobs" } }
-                }
-                tbody {
-                    @for (reason, phases, jobs) in &rows {
-                        tr {
-                            th scope="row" { @if reason.is_empty() { "not known" } @else { (reason) } }
-                            td.n { (phases) }
-                            td.n { (jobs) }
-                        }
-                    }
-                }
-            }
-        }
-    })
+    let row = |(reason, phases, jobs): (&str, usize, usize)| {
+        let reason = if reason.is_empty() { "not known" } else { reason };
+        (reason.to_owned(), vec![phases.to_string(), jobs.to_string()])
+    };
+    table(&["reason", "phases", "jobs"], rows.into_iter().map(row).collect())
 }
 
 /// The verdicts on the phases of one name.
@@ -151,28 +141,30 @@ fn gains(jobs: &[&Listed]) -> Option<Markup> {
     }
     let mut rows: Vec<(&str, Gain)> = found.into_iter().collect();
     rows.sort_by_key(|(_, gain)| Reverse(gain.accepted));
+    let row = |(name, gain): (&str, Gain)| {
+        let extreme = |better: fn(f64, f64) -> f64| gain.speedups.iter().copied().reduce(better);
+        let counts = [gain.accepted, gain.rolled_back, gain.unclear].map(|count| count.to_string());
+        let speedups = [gain.mean(), extreme(f64::min), extreme(f64::max)];
+        let speedups = speedups.map(|speedup| speedup.map(factor).unwrap_or_default());
+        (name.to_owned(), [counts, speedups].concat())
+    };
+    let heads = ["phase", "accepted", "rolled back", "no verdict", "mean speedup where accepted", "from", "to"];
+    table(&heads, rows.into_iter().map(row).collect())
+}
+
+/// A table of names, each with its numbers; `None` without rows.
+fn table(heads: &[&str], rows: Vec<(String, Vec<String>)>) -> Option<Markup> {
     (!rows.is_empty()).then(|| {
         html! {
             table {
                 thead {
                     tr {
-                        th scope="col" { "phase" } th.n scope="col" { "accepted" } th.n scope="col" { "rolled back" }
-                        th.n scope="col" { "no verdict" } th.n scope="col" { "mean speedup where accepted" }
-                        th.n scope="col" { "from" } th.n scope="col" { "to" }
+                        @for (column, head) in heads.iter().enumerate() { th.n[column > 0] scope="col" { (head) } }
                     }
                 }
                 tbody {
-                    @for (name, gain) in &rows {
-                        @let extreme = |better: fn(f64, f64) -> f64| gain.speedups.iter().copied().reduce(better);
-                        tr {
-                            th scope="row" { (name) }
-                            td.n { (gain.accepted) }
-                            td.n { (gain.rolled_back) }
-                            td.n { (gain.unclear) }
-                            td.n { (gain.mean().map(factor).unwrap_or_default()) }
-                            td.n { (extreme(f64::min).map(factor).unwrap_or_default()) }
-                            td.n { (extreme(f64::max).map(factor).unwrap_or_default()) }
-                        }
+                    @for (name, numbers) in &rows {
+                        tr { th scope="row" { (name) } @for number in numbers { td.n { (number) } } }
                     }
                 }
             }
@@ -219,10 +211,12 @@ mod tests {
                 "baseline": {"itemsPerSecond": "0.25"}})
         };
         let slow = phase("slow", "RolledBack", "NoEffect", "1");
+        // What it saved is not known, since its baseline was not measured.
+        let unmeasured = json!({"cost": {"purposes": {"Train": 5 * 3_600_000}}, "training": {"items": 3600}});
         let hostile = phase("graph", "RolledBack", "<script>x</script>", "1");
         [
             listed("a", 1, json!([phase("graph", "Accepted", "", "2"), slow]), hours(1, 10)),
-            listed("b", 1, json!([phase("graph", "Accepted", "", "8"), slow]), json!({})),
+            listed("b", 1, json!([phase("graph", "Accepted", "", "8"), slow]), unmeasured),
             listed("c", 0, json!([hostile, phase("slow", "Inconclusive", "", "1")]), hours(2, 20)),
         ]
     }
@@ -236,7 +230,7 @@ mod tests {
         let (jobs, query) = (jobs(), Query::default());
         let text = page(&shown(&jobs, &query), &query, "r1");
         // Of a, the baseline takes 4 hours.
-        assert_eq!(row(&text, "GPU hours"), ["2", "1", "0", "10", "2", "saved: of the 1 that trained"]);
+        assert_eq!(row(&text, "GPU hours"), ["2", "1", "0", "15", "2", "saved: known of 1 of the 2 that trained"]);
         assert_eq!(row(&text, "process hours")[..5], ["1", "2", "0", "20", "2"]);
         assert_eq!(row(&text, "NoEffect")[..2], ["2", "2"]);
         assert_eq!(row(&text, "&lt;script&gt;x&lt;/script&gt;")[..2], ["1", "1"]);
@@ -251,7 +245,7 @@ mod tests {
         let jobs = jobs();
         let query = Query { text: "b".to_owned(), ..Query::default() };
         let text = page(&shown(&jobs, &query), &query, "r1");
-        assert_eq!(row(&text, "GPU hours")[..5], ["1", "0", "0", "0", ""]);
+        assert_eq!(row(&text, "GPU hours")[..5], ["1", "0", "0", "5", ""]);
         assert!(text.contains(r#"data-events="/fleet/events?q=b&amp;from=""#), "{text}");
         assert!(!text.contains("process hours") && text.contains(r#"<a href="/?q=b">1 of 3 jobs</a>"#), "{text}");
         let none = Query { text: "none".to_owned(), ..Query::default() };

@@ -114,7 +114,10 @@ fn row(job: &Listed) -> Markup {
     html! {
         tr {
             td { input type="checkbox" name="job" value=(job.key) aria-label={ "Compare " (job.key) }; }
-            th scope="row" { a href=(address(&job.key)) { (job.name) } }
+            th scope="row" {
+                a href=(address(&job.key)) { (job.name) }
+                @if job.key != job.name { " " span.muted { (job.place) } }
+            }
             td { span.badge.(stage_tone(job.stage).class()) { (job.stage) } }
             td.n { (job.speedup.map(factor).unwrap_or_default()) }
             td.n { (saved.unwrap_or_default()) }
@@ -144,6 +147,7 @@ fn time(time: Option<Timestamp>) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listed::distinguish;
     use super::*;
     use crate::jobs::Entry;
     use serde_json::{Value, json};
@@ -181,6 +185,19 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(text.matches("aria-sort").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn jobs_of_the_same_name_are_shown_with_their_directory() {
+        let mut jobs = [listed("toy", json!({})), listed("toy", json!({})), listed("other", json!({}))];
+        jobs[1].place = "runs/toy".to_owned();
+        distinguish(jobs.iter_mut());
+        let query = Query::default();
+        let text = page(&shown(&jobs, &[], &query), &query, "r1");
+        for place in [".pawl/toy", "runs/toy"] {
+            assert!(text.contains(&format!(r#">toy</a> <span class="muted">{place}</span>"#)), "{text}");
+        }
+        assert!(text.contains(">other</a></th>"), "{text}");
     }
 
     #[test]
