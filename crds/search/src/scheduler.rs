@@ -115,8 +115,8 @@ impl Scheduler {
         decisions
     }
 
-    /// The rungs of a trial, ascending; the last is `full`.
-    fn rungs(&self, number: u32, full: u32) -> Vec<u32> {
+    /// The amounts of training after which trial `number` is decided on, ascending; the last is `full`.
+    pub fn rungs(&self, number: u32, full: u32) -> Vec<u32> {
         let (Self::Asha { first, reduction } | Self::Hyperband { first, reduction }) = *self else { return vec![full] };
         let mut rungs = Vec::new();
         let mut next = first.max(1);

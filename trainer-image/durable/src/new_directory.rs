@@ -126,7 +126,10 @@ mod tests {
         let linked = at("link").unwrap();
         fs::write(linked.path().join("model"), "x").unwrap();
         linked.commit().unwrap();
-        assert_eq!((names(&place.path().join("empty")), place.path().join("link").is_symlink()), (vec!["model".to_owned()], true));
+        assert_eq!(
+            (names(&place.path().join("empty")), place.path().join("link").is_symlink()),
+            (vec!["model".to_owned()], true)
+        );
         fs::write(place.path().join("file"), "x").unwrap();
         fs::create_dir(place.path().join("full")).unwrap();
         fs::write(place.path().join("full/file"), "x").unwrap();

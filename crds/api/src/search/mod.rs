@@ -10,7 +10,7 @@ mod stage;
 pub use history::{History, history};
 pub use record::{Recorded, decode, encode, rounded, states};
 pub use setting::with;
-pub use stage::{goals, stage};
+pub use stage::{full, goals, scheduler, stage};
 
 use crate::spec::TrainingJobSpec;
 use pawl_contract::settings::Settings;

@@ -67,7 +67,7 @@ fn point(parameters: &[Parameter], accepted: &Point, values: &Values) -> Point {
 }
 
 /// Epochs or items of a complete trial.
-pub(super) fn full(search: &Search) -> u32 {
+pub fn full(search: &Search) -> u32 {
     search.epochs.or(search.items).unwrap_or_default()
 }
 
@@ -90,7 +90,8 @@ const fn sampler(sampler: Sampler) -> sampler::Sampler {
     }
 }
 
-const fn scheduler(search: &Search) -> Scheduler {
+/// When the trials of a stage end early.
+pub const fn scheduler(search: &Search) -> Scheduler {
     let pruning = &search.pruning;
     match search.pruner {
         Pruner::None => Scheduler::None,

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 /// Prints the command line and the environment of each launch as a shell would read them, and as comments what
-/// judging takes and the warnings of `pawl validate`.
+/// judging and a search take and the warnings of `pawl validate`.
 pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     let launches = match pawl_local::preview(job, options) {
         Ok(launches) => launches,
@@ -40,7 +40,8 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
     if !of_ranks.is_empty() {
         let _ = writeln!(text, "# Each rank also has {} and PAWL_*.", of_ranks.join(", "));
     }
-    for line in pawl_decision::judging(job).lines().into_iter().chain(validate::warnings(job)) {
+    let (judging, searching) = (pawl_decision::judging(job).lines(), pawl_decision::searching(job).lines());
+    for line in judging.into_iter().chain(searching).chain(validate::warnings(job)) {
         let _ = writeln!(text, "# {line}");
     }
     let printed = super::print(&text);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Validates every file, and prints all errors of all files, warnings, which references need the policy of a cluster's
-/// operator, and what judging takes in total.
+/// operator, and what judging and a search take in total.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut valid = true;
     for file in files {
@@ -16,9 +16,7 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
             Ok(job) => {
                 let name = job.metadata.name.as_deref().unwrap_or_default();
                 println!("{}: valid: TrainingJob {name}, {} phases", file.display(), job.spec.phases.len());
-                // The parts are in the dry run.
-                let judging = pawl_decision::judging(&job).lines().into_iter().take(1);
-                for note in notes(&job).into_iter().chain(judging) {
+                for note in notes(&job).into_iter().chain(totals(&job)) {
                     println!("{}", printable(&format!("{}: {note}", file.display())));
                 }
             }
@@ -29,6 +27,12 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
         }
     }
     ExitCode::from(if valid { exit::COMPLETE } else { exit::INPUT })
+}
+
+/// What judging and the search take in total, a line each. Their parts are in the dry run.
+pub(super) fn totals(job: &TrainingJob) -> Vec<String> {
+    let judging = pawl_decision::judging(job).lines().into_iter().take(1);
+    judging.chain(pawl_decision::searching(job).lines().into_iter().take(1)).collect()
 }
 
 /// What has no effect, what cannot pay for itself, and what a cluster refuses unless the policy of its operator allows
@@ -62,6 +66,17 @@ mod tests {
         assert!(note.contains("spec.trainer.podTemplate.runtimeClassName: \"nvidia\""), "{note}");
         assert!(note.contains("policy.allowedRuntimeClasses"), "{note}");
         assert!(super::notes(&job(json!({}))).is_empty());
+    }
+
+    #[test]
+    fn what_a_search_takes_is_said_in_one_line() {
+        let mut job = job(json!({}));
+        assert!(totals(&job).is_empty());
+        let stage = json!({"name": "rates", "trials": 8, "items": 500, "finalists": 1,
+            "objectives": [{"metric": "loss", "goal": "Minimize"}],
+            "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1"}]});
+        job.spec.search = serde_json::from_value(json!([stage])).expect("stages");
+        assert_eq!(totals(&job), ["search: at most 8 trials: 14 launches, 7,000 items"]);
     }
 
     #[test]

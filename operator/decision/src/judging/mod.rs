@@ -2,6 +2,8 @@
 
 mod text;
 
+pub(crate) use text::{counted, shown};
+
 use crate::comparison::Comparison;
 use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, quality, quality_looks, quality_seeds};
@@ -113,7 +115,7 @@ impl Judging {
     }
 }
 
-fn sum(one: Amount, other: Amount) -> Amount {
+pub(crate) fn sum(one: Amount, other: Amount) -> Amount {
     Amount {
         launches: one.launches.saturating_add(other.launches),
         steps: one.steps.saturating_add(other.steps),
@@ -122,7 +124,7 @@ fn sum(one: Amount, other: Amount) -> Amount {
     }
 }
 
-fn times(amount: Amount, count: u64) -> Amount {
+pub(crate) fn times(amount: Amount, count: u64) -> Amount {
     Amount {
         launches: amount.launches.saturating_mul(count),
         steps: amount.steps.saturating_mul(count),
@@ -132,7 +134,7 @@ fn times(amount: Amount, count: u64) -> Amount {
 }
 
 /// The launches that the verdicts on the phases need, probably and at most, as if each phase were accepted. The trials
-/// of a search are not counted.
+/// of a search are not counted: see [`searching`](crate::searching).
 ///
 /// ```
 /// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({

@@ -72,14 +72,14 @@ fn between(probably: Amount, most: Amount) -> String {
     format!("probably {}; at most {}", shown(probably), shown(most))
 }
 
-fn shown(amount: Amount) -> String {
+pub(crate) fn shown(amount: Amount) -> String {
     let Amount { launches, steps, items, epochs } = amount;
     let parts = [(launches, "launch", "launches"), (steps, "step", "steps"), (items, "item", "items")];
     let parts = parts.into_iter().chain([(epochs, "epoch", "epochs")]).filter(|(count, ..)| *count > 0);
     parts.map(|(count, one, many)| counted(count, one, many)).collect::<Vec<_>>().join(", ")
 }
 
-fn counted(count: u64, one: &str, many: &str) -> String {
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 

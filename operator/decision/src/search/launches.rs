@@ -111,6 +111,15 @@ pub(super) fn target(search: &Search, trial: &Trial) -> u32 {
     }
 }
 
+/// Number of launches of a trial that is trained completely, each up to what [`target`] then is.
+pub(super) fn of_trial(search: &Search, number: u32) -> u64 {
+    let full = search::full(search);
+    match search.pruner {
+        Pruner::Median => full.div_ceil(search.pruning.first.max(1)).into(),
+        Pruner::None | Pruner::ASHA | Pruner::Hyperband => search::scheduler(search).rungs(number, full).len() as u64,
+    }
+}
+
 /// A trial that may be continued keeps a checkpoint in a directory of its own.
 fn policy(draft: &Draft<'_>, stem: &str) -> CheckpointPolicy {
     CheckpointPolicy {

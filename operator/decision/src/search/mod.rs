@@ -6,6 +6,7 @@
 //! - [`stage`]: one stage, until its trials have ended; [`launches`]: the launches of a trial;
 //! - [`outcome`]: the result of a launch, as a trial learns it;
 //! - [`edits`]: which trials are kept when the space changes; [`late`]: trials that take too long;
+//! - [`most`]: what all of it takes at most;
 //! - [`finals`]: the best trials, repeated with further seeds; [`compare`]: the best of them against the settings
 //!   accepted before.
 
@@ -15,11 +16,13 @@ mod ending;
 mod finals;
 mod late;
 mod launches;
+mod most;
 mod outcome;
 mod progress;
 mod stage;
 
 pub(crate) use late::next as next_late;
+pub use most::{Searching, StageAmount, searching};
 pub(crate) use outcome::record;
 pub(crate) use progress::progress;
 

@@ -113,6 +113,48 @@ fn training_uses_the_winner_of_the_trials() {
     assert!(world.status.cost.as_ref().unwrap().purposes[&Purpose::Search] > 0);
 }
 
+/// What the search of a job was said to take at most, and the number of launches that it took.
+fn planned(stages: Value, of: Trainer) -> (pawl_decision::Searching, World) {
+    let world = searched(stages, of);
+    (pawl_decision::searching(&world.job), world)
+}
+
+#[test]
+fn a_search_takes_what_was_said_before() {
+    let first = stage(json!({"name": "first", "trials": 4, "dryRun": true}));
+    let last = stage(json!({"name": "last", "sampler": "TPE", "trials": 12, "patience": 12}));
+    let (plan, world) = planned(json!([first, last]), trainer());
+    let total = plan.total();
+    let trained = of_search(&world).len() as u64;
+    assert_eq!((total.launches, total.epochs), (trained + 1, 9 * trained), "and a dry run");
+    let lines = plan.lines();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].starts_with("search: at most 16 trials: 29 launches, ") && lines[0].ends_with(", 252 epochs"));
+    assert!(lines[1].starts_with("search: first: at most a dry run (1 launch, "), "{}", lines[1]);
+    let expected = "search: last: at most 12 trials (12 launches, 108 epochs), the best 3 trials with 2 further seeds \
+                    (6 launches, 54 epochs), the best one and the accepted settings with 3 fresh seeds (6 launches, 54 \
+                    epochs); less where patience ends it earlier";
+    assert_eq!(lines[2], expected);
+}
+
+#[test]
+fn a_search_with_a_pruner_takes_no_more_than_was_said() {
+    for (pruner, of_trials) in [("Median", 8 * 9), ("ASHA", 8 * 3)] {
+        let (plan, world) = planned(json!([stage(json!({"pruner": pruner}))]), trainer());
+        let total = plan.total();
+        assert_eq!(total.launches, of_trials + 6 + 6, "{pruner}");
+        assert!(of_search(&world).len() as u64 <= total.launches, "{pruner}");
+        assert_eq!(total.epochs, (8 + 6 + 6) * 9, "what was trained once is not trained again");
+        assert!(plan.lines()[1].ends_with("; less where pruner ends it earlier"), "{:?}", plan.lines());
+    }
+    let hyperband =
+        pawl_decision::searching(&World::new(spec(json!([stage(json!({"pruner": "Hyperband"}))])), trainer()).job);
+    assert!((8 + 12..8 * 3 + 12).contains(&hyperband.total().launches), "its brackets begin at later rungs");
+    let several = json!([{"metric": "loss", "goal": "Minimize"}, {"metric": "itemsPerSecond", "goal": "Maximize"}]);
+    let job = World::new(spec(json!([stage(json!({"objectives": several}))])), trainer()).job;
+    assert_eq!(pawl_decision::searching(&job).total().launches, 8, "the set of the best ones is not repeated");
+}
+
 #[test]
 fn what_cannot_run_is_infeasible_and_is_not_trained() {
     let world = searched(

@@ -155,7 +155,8 @@ async fn check(
     let (inquiry, namespace) = (Inquiry(session), session.namespace.as_str());
     let warnings = validate::warnings(manifest);
     let object = format!("TrainingJob {namespace}/{}", manifest.name_any());
-    let mut findings: Vec<Finding> = warnings.into_iter().map(|warning| Finding::note(&object, warning)).collect();
+    let notes = warnings.into_iter().chain(validate::totals(manifest));
+    let mut findings: Vec<Finding> = notes.map(|note| Finding::note(&object, note)).collect();
 
     let tried = inquiry.apply(manifest).await?;
     findings.push(admission::manifest(namespace, &object, &tried));
