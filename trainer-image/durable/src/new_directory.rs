@@ -26,8 +26,8 @@ pub struct NewDirectory {
 }
 
 impl NewDirectory {
-    /// Creates a temporary directory beside `path`, or beside what it is a link to, with the permissions of any new directory, and the directories
-    /// above it where they are missing.
+    /// Creates a temporary directory beside `path`, or beside the directory that it is a link to, with the permissions
+    /// of any new directory, and the directories above it where they are missing.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] when `path` is anything but an empty directory, [`io::ErrorKind::InvalidInput`]

@@ -111,7 +111,7 @@ const NAMED: usize = 8;
 fn no_job(args: &StateArgs, state: &StateDir) -> String {
     let looked = state.root();
     let selected = args.file.as_deref().or(args.state.as_deref()).unwrap_or(looked);
-    let problem = if selected.exists() {
+    let problem = if selected.exists() || selected == Path::new("-") {
         format!("its job was not run here: {} does not exist", state.status().display())
     } else if selected == looked {
         "no such file or directory".to_owned()
@@ -138,13 +138,11 @@ fn no_job(args: &StateArgs, state: &StateDir) -> String {
 /// What selects the jobs whose state is in `directory`, in order: their name where it is enough.
 fn jobs_in(directory: &Path) -> Vec<String> {
     let found = states(directory).unwrap_or_default().into_iter().filter(|state| state.status().exists());
-    let mut named: Vec<String> = found
-        .map(|state| {
-            let path = state.storage().unwrap_or(state.root());
-            let name = path.strip_prefix(DEFAULT_ROOT).unwrap_or(path);
-            name.display().to_string()
-        })
-        .collect();
+    let name = |state: StateDir| {
+        let path = state.storage().unwrap_or(state.root());
+        path.strip_prefix(DEFAULT_ROOT).unwrap_or(path).display().to_string()
+    };
+    let mut named: Vec<String> = found.map(name).collect();
     named.sort();
     named
 }

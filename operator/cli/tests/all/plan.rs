@@ -86,3 +86,34 @@ fn a_ladder_that_cannot_pay_for_itself_is_warned_of_in_the_same_line_everywhere(
     }
     assert_eq!(warning(&["run", "--dry-run", "job.yaml"]), validated);
 }
+
+#[test]
+fn what_a_search_takes_at_most_is_said_before_it_is_spent() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = json!([]);
+        job["spec"]["seeds"] = json!([42, 43]);
+        job["spec"]["settings"]["learningRate"] = json!("1e-3");
+        job["spec"]["search"] = json!([{"name": "rates", "trials": 20, "epochs": 9, "pruner": "ASHA",
+            "objectives": [{"metric": "loss", "goal": "Minimize"}],
+            "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1", "scale": "Log"}]}]);
+    });
+    let total = "search: at most 20 trials: 69 launches, 261 epochs";
+    let validated = scene.output(&["validate", "job.yaml"]);
+    let text = stdout(&validated) + &stderr(&validated);
+    assert!(text.ends_with(&format!("job.yaml: {total}\n")), "{text}");
+    let dry = stdout(&scene.output(&["run", "--dry-run", "job.yaml"]));
+    let stage = "search: rates: at most 20 trials (60 launches, 180 epochs), the best 3 trials with 1 further seed (3 \
+                 launches, 27 epochs), the best one and the accepted settings with 3 fresh seeds (6 launches, 54 \
+                 epochs); less where pruner ends it earlier";
+    assert!(dry.contains(&format!("# {total}\n# {stage}\n")), "{dry}");
+}
+
+#[test]
+fn the_version_names_the_features_that_it_was_built_with() {
+    let version = stdout(&Scene::new().output(&["--version"]));
+    let expected = concat!("pawl ", env!("CARGO_PKG_VERSION"));
+    let rest = version.trim_end().strip_prefix(expected).unwrap_or_else(|| panic!("{version}"));
+    assert!(rest.is_empty() || rest.starts_with(", built with: "), "{version}");
+    assert_eq!(rest.contains("cluster"), cfg!(feature = "cluster"), "{version}");
+}

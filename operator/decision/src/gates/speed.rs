@@ -197,7 +197,7 @@ fn not_steady(subject: &Subject<'_>) -> Verdict {
     Verdict::Inconclusive { reason: Reason::NotSteady, message: unsteady(subject) }
 }
 
-/// How many of the measured pairs are no evidence, and what to do about that: the pairs of a speedup are the other ones.
+/// How many of the measured pairs are no evidence, and what to do about that. Those of a speedup are the other ones.
 fn unsteady(subject: &Subject<'_>) -> String {
     let unsteady = subject.comparison.unsteady();
     let (count, all) = (unsteady.len(), unsteady.len() + subject.comparison.pairs(0).0.len());

@@ -59,10 +59,9 @@ fn unsteady(pairs: &[Pair]) -> Markup {
     if all.is_empty() {
         return Markup::default();
     }
-    let count = format!("{} of {} pairs", all.len(), pairs.len());
-    html! {
-        p { b { "Not steady" } " (~) " (all.join(", ")) ": " (count) " do not count, because the speed of a launch still changed." }
-    }
+    let why = "do not count, because the speed of a launch still changed.";
+    let why = format!("{} of {} pairs {why}", all.len(), pairs.len());
+    html! { p { b { "Not steady" } " (~) " (all.join(", ")) ": " (why) } }
 }
 
 fn numbers(pairs: &[Pair]) -> Markup {

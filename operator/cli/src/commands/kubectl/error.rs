@@ -1,5 +1,6 @@
 //! Errors of commands on a cluster, each with its remedy.
 
+use crate::commands::output::OutputError;
 use crate::exit;
 use kube::core::Status;
 
@@ -77,6 +78,9 @@ pub enum ClusterError {
         /// Message of the API server.
         message: String,
     },
+    /// The file that the command line names as output exists, or cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// A file cannot be written, or a stream was interrupted.
     #[error("{0}")]
     File(String),
@@ -93,9 +97,12 @@ impl ClusterError {
     /// The exit code.
     pub const fn code(&self) -> u8 {
         match self {
-            Self::NoNamespace(_) | Self::NoJob { .. } | Self::NoPhase { .. } | Self::Refused(_) | Self::Nothing(_) => {
-                exit::INPUT
-            }
+            Self::NoNamespace(_)
+            | Self::NoJob { .. }
+            | Self::NoPhase { .. }
+            | Self::Refused(_)
+            | Self::Nothing(_)
+            | Self::Output(_) => exit::INPUT,
             Self::Configuration(_)
             | Self::Unreachable { .. }
             | Self::NotInstalled

@@ -19,7 +19,7 @@ pub async fn report(
 ) -> Result<ExitCode, ClusterError> {
     let page = report::render(&evidence::gather(session, name, records).await?);
     if let Some(out) = out {
-        return written(out, &page).map_err(|error| ClusterError::File(error.to_string()));
+        return Ok(written(out, &page)?);
     }
     // It replaces the page of an earlier time.
     let path = format!("{name}.html");

@@ -19,5 +19,5 @@ pub async fn export(session: &Session, name: &str, what: &ExportArgs) -> Result<
     let status = job.status.take().unwrap_or_default();
     let text = export::render(&job, &status, format(what.format));
     let text = text.map_err(|error| ClusterError::Nothing(error.to_string()))?;
-    written(&what.out, &text).map_err(|error| ClusterError::File(error.to_string()))
+    Ok(written(&what.out, &text)?)
 }
