@@ -122,7 +122,7 @@ pub use plan::plan;
 pub use preview::preview;
 pub use refuse::retry;
 pub use replay::{Replay, replay};
-pub use search::{Searching, StageAmount, searching};
+pub use search::{Repetitions, Searching, StageAmount, searching};
 
 use action::{Action, Decision};
 use draft::Draft;

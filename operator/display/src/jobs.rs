@@ -45,9 +45,12 @@ impl Entry<'_> {
 
 /// The names of jobs, each with its place where several have it: `toy (runs/toy)`.
 fn names(entries: &[Entry<'_>]) -> Vec<String> {
-    let count = |name: &str| entries.iter().filter(|entry| entry.name() == name).count();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in entries {
+        *counts.entry(entry.name()).or_default() += 1;
+    }
     let named = entries.iter().map(|entry| match entry.name() {
-        name if count(&name) > 1 => format!("{name} ({})", entry.place),
+        name if counts.get(&name) > Some(&1) => format!("{name} ({})", entry.place),
         name => name,
     });
     named.map(|name| plain(&name)).collect()

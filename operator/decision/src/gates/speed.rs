@@ -202,12 +202,12 @@ fn unsteady(subject: &Subject<'_>) -> String {
     let unsteady = subject.comparison.unsteady();
     let (count, all) = (unsteady.len(), unsteady.len() + subject.comparison.pairs(0).0.len());
     let (note, remedy) = match unrest(unsteady.into_iter()) {
-        Some(unrest) => (format!(" ({})", unrest.among(count)), "measure on a machine without them, or "),
+        Some(unrest) => (format!(" ({})", unrest.among(count)), "measure without the other programs, or "),
         None => (String::new(), ""),
     };
     format!(
-        "{count} of {all} pairs do not count{note}: the speed of a launch still changed within its window, also in the \
-         last one of those that it could have: {remedy}raise analysis.warmupSteps or analysis.windowSteps"
+        "{count} of {all} pairs do not count{note}: the speed of a launch still changed within the last window that it \
+         could have: {remedy}raise analysis.warmupSteps or analysis.windowSteps"
     )
 }
 

@@ -22,7 +22,7 @@ mod progress;
 mod stage;
 
 pub(crate) use late::next as next_late;
-pub use most::{Searching, StageAmount, searching};
+pub use most::{Repetitions, Searching, StageAmount, searching};
 pub(crate) use outcome::record;
 pub(crate) use progress::progress;
 

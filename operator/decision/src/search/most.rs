@@ -23,14 +23,33 @@ pub struct StageAmount {
     pub name: String,
     /// The measurement of trial 0 before the trials, with `dryRun`.
     pub dry_run: Amount,
-    /// The number of trials, and what they take.
-    pub trials: (u64, Amount),
-    /// The trials that are repeated, the number of further seeds of each, and what that takes.
-    pub finalists: (u64, u64, Amount),
-    /// The number of fresh seeds with which the best trial and the accepted settings are compared, and what that takes.
-    pub comparison: (u64, Amount),
+    /// Number of trials.
+    pub trials: u64,
+    /// What the trials take.
+    pub of_trials: Amount,
+    /// The best trials, with further seeds.
+    pub finalists: Repetitions,
+    /// The best one of them and the accepted settings, with fresh seeds.
+    pub comparison: Repetitions,
     /// Fields that may end the stage or a trial earlier.
     pub ended_by: Vec<&'static str>,
+}
+
+/// Settings that are trained again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repetitions {
+    /// Number of settings; 0: nothing is repeated.
+    pub settings: u64,
+    /// Number of seeds with which each is trained.
+    pub seeds: u64,
+    /// What that takes.
+    pub amount: Amount,
+}
+
+impl Repetitions {
+    fn new(search: &Search, settings: u64, seeds: u64) -> Self {
+        Self { settings, seeds, amount: times(complete(search), settings * seeds) }
+    }
 }
 
 /// What the search of a job takes at most, by its manifest alone.
@@ -69,40 +88,40 @@ impl StageAmount {
         let finalists = u64::from(search.finalists).min(trials);
         let further = seeds(spec, search).len() as u64 - 1;
         let repeats = judged && finalists > 1 && further > 0;
-        let (finalists, further) = if repeats { (finalists, further) } else { (0, 0) };
         // The only trial has the accepted settings.
         let compares = judged && (trials > 1 || index > 0);
-        let fresh = if compares { fresh_seeds(spec, search).len() as u64 } else { 0 };
+        let fresh = fresh_seeds(spec, search).len() as u64;
         Self {
             name: search.name.clone(),
             dry_run: if search.dry_run { dry_run(spec) } else { Amount::default() },
-            trials: (trials, of_trials),
-            finalists: (finalists, further, times(complete(search), finalists * further)),
-            comparison: (fresh, times(complete(search), 2 * fresh)),
+            trials,
+            of_trials,
+            finalists: Repetitions::new(search, if repeats { finalists } else { 0 }, further),
+            comparison: Repetitions::new(search, if compares { 2 } else { 0 }, fresh),
             ended_by: ended_by(search),
         }
     }
 
     /// All that the stage takes.
     pub fn total(&self) -> Amount {
-        [self.dry_run, self.trials.1, self.finalists.2, self.comparison.1].into_iter().fold(Amount::default(), sum)
+        let parts = [self.dry_run, self.of_trials, self.finalists.amount, self.comparison.amount];
+        parts.into_iter().fold(Amount::default(), sum)
     }
 
     fn text(&self) -> String {
-        let (trials, of_trials) = self.trials;
-        let mut parts = vec![format!("{} ({})", counted(trials, "trial", "trials"), shown(of_trials))];
+        let mut parts = vec![format!("{} ({})", counted(self.trials, "trial", "trials"), shown(self.of_trials))];
         if self.dry_run != Amount::default() {
             parts.insert(0, format!("a dry run ({})", shown(self.dry_run)));
         }
-        let (finalists, further, of_finalists) = self.finalists;
-        if finalists > 0 {
-            let seeds = counted(further, "further seed", "further seeds");
-            parts.push(format!("the best {finalists} trials with {seeds} ({})", shown(of_finalists)));
+        let Repetitions { settings, seeds, amount } = self.finalists;
+        if settings > 0 {
+            let seeds = counted(seeds, "further seed", "further seeds");
+            parts.push(format!("the best {settings} trials with {seeds} ({})", shown(amount)));
         }
-        let (fresh, compared) = self.comparison;
-        if fresh > 0 {
-            let seeds = counted(fresh, "fresh seed", "fresh seeds");
-            parts.push(format!("the best one and the accepted settings with {seeds} ({})", shown(compared)));
+        let Repetitions { settings, seeds, amount } = self.comparison;
+        if settings > 0 {
+            let seeds = counted(seeds, "fresh seed", "fresh seeds");
+            parts.push(format!("the best one and the accepted settings with {seeds} ({})", shown(amount)));
         }
         let ended_by = match &self.ended_by[..] {
             [] => String::new(),
@@ -123,7 +142,7 @@ impl Searching {
         if self.stages.is_empty() {
             return Vec::new();
         }
-        let trials = self.stages.iter().map(|stage| stage.trials.0).sum();
+        let trials = self.stages.iter().map(|stage| stage.trials).sum();
         let total = format!("search: at most {}: {}", counted(trials, "trial", "trials"), shown(self.total()));
         std::iter::once(total).chain(self.stages.iter().map(|stage| format!("search: {}", stage.text()))).collect()
     }
