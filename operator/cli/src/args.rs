@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 /// Measures the optimizations of a training job one by one, and trains with the accepted ones.
 #[derive(Debug, Parser)]
-#[command(name = "pawl", version = crate::commands::VERSION.as_str())]
+#[command(name = "pawl", version = crate::version::VERSION.as_str())]
 #[command(after_help = crate::exit::HELP, max_term_width = 100)]
 pub struct Arguments {
     /// What to do.

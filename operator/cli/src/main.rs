@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod version;
 
 use clap::Parser;
 use std::path::Path;

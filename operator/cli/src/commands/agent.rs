@@ -191,7 +191,7 @@ fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
     let mut node = Node::local(std::path::absolute(&arguments.work_dir)?, trainer);
     node.replica = arguments.replica;
     node.echo = true;
-    node.features = super::features();
+    node.features = crate::version::features();
     node.env = threads(plan.ranks_per_replica);
     node.env.extend(user(|name| std::env::var_os(name).is_some()));
     node.env.extend(driver(Path::new(pod::DRIVER), std::env::var_os("LD_LIBRARY_PATH")));

@@ -23,7 +23,7 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
         state: state.clone(),
         gpus: arguments.gpus.clone(),
         trainer: vec![program.into_os_string(), "trainer".into()],
-        features: super::features(),
+        features: crate::version::features(),
         style,
         limit: None,
     };

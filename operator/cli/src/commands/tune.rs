@@ -123,7 +123,7 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
         state: request.state.clone(),
         gpus: None,
         trainer: vec![program.into_os_string(), "trainer".into()],
-        features: super::features(),
+        features: crate::version::features(),
         style: Style { document: false, quiet: arguments.quiet },
         limit: Some(arguments.budget.get()),
     };
