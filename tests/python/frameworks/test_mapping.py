@@ -134,3 +134,33 @@ def test_by_hand_the_arguments_are_the_scripts(tmp_path: Path) -> None:
     script = "import pawl_launch.hf as hf, pawl_launch.lightning as l; print(hf.arguments(a=1), l.arguments(b=2), hf.checkpoint())"
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "{'a': 1} {'b': 2} None\n"
+
+
+TRACKERS = """
+import json, os, sys
+import pawl_launch, pawl_launch.hf as hf, pawl_launch.lightning as lightning, pawl_launch.accelerate as accelerate
+from pawl_launch import joining
+found = {}
+for plan in json.loads(sys.argv[1]):
+    json.dump(plan, open(os.environ["PAWL_PLAN"], "w"))
+    joining._run = None
+    tracks = pawl_launch.init().tracks
+    trainer = hf.arguments(output_dir="out", report_to=["mlflow"], logging_steps=5)
+    logger = lightning.arguments(logger="own")["logger"]
+    found[plan["kind"]] = [tracks, trainer["report_to"], trainer.get("logging_strategy"), logger, accelerate.arguments(log_with="wandb")["log_with"]]
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+def test_only_the_training_has_the_trackers_of_the_script(launch: Launch) -> None:
+    measured = launch.plan | {"kind": "Measure"}
+    quality = launch.plan | {"kind": "Quality", "budget": {"items": 40}}
+    plans = [measured, quality, launch.train(items=40).plan]
+    (launch.directory / "plan.json").write_text(json.dumps(measured))
+    command = [sys.executable, "-c", TRACKERS, json.dumps(plans)]
+    done = subprocess.run(command, env=launch.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    quiet = [False, "none", "no", False, None]
+    train = [True, ["mlflow"], None, "own", "wandb"]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"Measure": quiet, "Quality": quiet, "Train": train}

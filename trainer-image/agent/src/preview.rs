@@ -39,6 +39,7 @@ pub fn preview(plan: &AttemptPlan, launch: &LaunchPlan, node: &Node) -> Result<P
     }
     env.extend(rendered.env);
     env.extend(nccl);
+    env.retain(|name, _| !Script::removed(launch).contains(&name.as_str()));
     let ended = script.before_start(launch).filter(|report| report.outcome == Outcome::Unsupported);
     let unsupported = ended.map(|report| report.message);
     Ok(Preview { command: rendered.command, env, of_ranks: script::of_ranks(plan), unsupported })
@@ -63,11 +64,13 @@ mod tests {
         }))
         .unwrap();
         let mut node = Node::local("/work", Vec::new());
-        node.env.push(("PYTHONUNBUFFERED".to_owned(), "0".to_owned()));
+        let of_manifest = [("PYTHONUNBUFFERED", "0"), ("MLFLOW_TRACKING_URI", "http://mlflow")];
+        node.env.extend(of_manifest.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let preview = preview(&plan, &plan.launches[0], &node).unwrap();
         assert_eq!(preview.command, ["train", "10", "$(RANK)"]);
         let env: Vec<_> = preview.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", "PYTHONUNBUFFERED=0"]);
+        let trackers = ["COMET_START_ONLINE=0", "WANDB_MODE=disabled"];
+        assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", trackers[0], "PYTHONUNBUFFERED=0", trackers[1]]);
         assert!(preview.unsupported.unwrap().contains("settings.attention"));
         for name in ["RANK", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES"] {
             assert!(preview.of_ranks.contains(&name), "{name}");

@@ -460,6 +460,9 @@ fn command(shared: &Shared, launch: &LaunchPlan, resume: &Resume, contract: Vari
     command.envs(defaults.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
     command.envs(shared.env.iter().cloned()).envs(env).envs(nccl(launch)).envs(contract);
     command.env(env::CONSUMED, consumed.join(","));
+    for name in Script::removed(launch) {
+        command.env_remove(name);
+    }
     Ok(command)
 }
 

@@ -210,6 +210,31 @@ async fn every_rank_has_the_environment_of_torchrun_and_of_its_placeholders() {
     }
 }
 
+/// A tracker that the user has switched on for the job, and one whose server is known only by a variable.
+#[tokio::test]
+async fn only_the_training_reports_to_the_trackers_of_a_script() {
+    let dir = tempdir().unwrap();
+    let mut plan = plan(1, 1, &["measure", "quality", "train"], "env > env; done_well");
+    plan.launches[1].kind = LaunchKind::Quality;
+    plan.launches[2].kind = LaunchKind::Train;
+    let mut node = pawl_agent::Node::local(dir.path(), Vec::new());
+    node.env = [("MLFLOW_TRACKING_URI", "http://mlflow"), ("COMET_START_ONLINE", "1")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
+    gang::Agent::start(&plan, node).result().await;
+    let variable = |launch: &str, name: &str| {
+        let environment = std::fs::read_to_string(dir.path().join(launch).join("env")).unwrap();
+        environment.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+    };
+    for launch in ["measure", "quality"] {
+        assert_eq!(variable(launch, "WANDB_MODE").as_deref(), Some("disabled"), "{launch}");
+        assert_eq!(variable(launch, "MLFLOW_TRACKING_URI"), None, "{launch}");
+        assert_eq!(variable(launch, "COMET_START_ONLINE").as_deref(), Some("1"), "{launch}: the manifest sets it");
+    }
+    assert_eq!(variable("train", "WANDB_MODE"), None);
+    assert_eq!(variable("train", "MLFLOW_TRACKING_URI").as_deref(), Some("http://mlflow"));
+}
+
 /// The requests of Transformers' KubeflowCallback.
 const CALLBACK: &str = r#"
 import json, os, time, urllib.error, urllib.request

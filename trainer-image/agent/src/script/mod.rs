@@ -9,6 +9,7 @@ mod kubeflow;
 mod meter;
 mod signs;
 mod traceback;
+mod trackers;
 mod window;
 
 use accelerate::accelerate;
@@ -133,15 +134,21 @@ impl Script {
         })
     }
 
-    /// Variables that a script has unless the user sets them: those of Accelerate, and unbuffered output. None for a
-    /// script that implements the contract.
+    /// Variables that a script has unless the user sets them: those that switch its trackers off where it is not trained,
+    /// and for a script that does not implement the contract those of Accelerate, and unbuffered output.
     pub(crate) fn defaults(&self, launch: &LaunchPlan, on_cpu: bool) -> Vec<(&'static str, String)> {
-        if self.monitor().is_none() {
-            return Vec::new();
+        let mut all = trackers::off(launch.kind);
+        if self.monitor().is_some() {
+            all.extend(accelerate(&launch.settings, self.world_size, on_cpu));
+            all.push(("PYTHONUNBUFFERED", "1".to_owned()));
         }
-        let mut all = accelerate(&launch.settings, self.world_size, on_cpu);
-        all.push(("PYTHONUNBUFFERED", "1".to_owned()));
         all
+    }
+
+    /// Variables that a launch of the script does not have, whoever sets them: the server of a tracker where it is not
+    /// trained.
+    pub(crate) fn removed(launch: &LaunchPlan) -> &'static [&'static str] {
+        trackers::removed(launch.kind)
     }
 
     /// Items of an optimizer step of the whole gang; 1 where the batch sizes are not settings or contradict each other.

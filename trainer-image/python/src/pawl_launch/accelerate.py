@@ -35,6 +35,8 @@ def arguments(**own: Any) -> dict[str, Any]:
     settings = run.settings
     settings.add_defaults({"accumulation_steps": own.get("gradient_accumulation_steps", 1)})
     found: dict[str, Any] = {"gradient_accumulation_steps": run.accumulation_steps, "cpu": is_cpu(run)}
+    if not run.tracks:
+        found["log_with"] = None
     if settings.is_given("precision"):
         precision = settings.one_of("precision", "fp32", "tf32", "bf16", "fp16")
         if run.device == "cpu" and precision in ("tf32", "fp16"):

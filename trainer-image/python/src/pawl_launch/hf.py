@@ -57,17 +57,16 @@ def arguments(**own: Any) -> dict[str, Any]:
         "dataloader_drop_last": True,
         # Replaces losses that are NaN: the launch must end instead.
         "logging_nan_inf_filter": False,
-        # The callback decides when; reading the loss waits for the device.
-        "logging_strategy": "no",
-        "logging_first_step": False,
         "save_strategy": "no",
         "eval_strategy": "no",
         "load_best_model_at_end": False,
         "eval_on_start": False,
         "disable_tqdm": True,
-        "report_to": "none",
         "use_cpu": is_cpu(run),
     }
+    if not run.tracks:
+        # The callback decides when to log; reading the loss waits for the device.
+        result |= {"logging_strategy": "no", "logging_first_step": False, "report_to": "none"}
     result |= _precision(run) | _optimization(run) | _sharding(run) | _loader(run)
     return result | _length(run)
 

@@ -31,6 +31,12 @@ class Identity:
         return self._plan.kind
 
     @property
+    def tracks(self) -> bool:
+        """Whether the script's own trackers, such as W&B or MLflow, report: in the training and outside of Pawl. Launches that
+        measure or check are many and short, and in no tracker."""
+        return self.kind in ("Train", "ByHand")
+
+    @property
     def seed(self) -> int:
         """Seed of weights and data order; 42 outside of Pawl."""
         return self._plan.seed

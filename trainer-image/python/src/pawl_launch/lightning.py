@@ -53,7 +53,6 @@ def arguments(**own: Any) -> dict[str, Any]:
         "accelerator": "cpu" if run.device == "cpu" else "gpu",
         "devices": run.local_world_size if run.world_size > 1 else 1,
         "num_nodes": max(1, run.world_size // run.local_world_size),
-        "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
@@ -61,6 +60,8 @@ def arguments(**own: Any) -> dict[str, Any]:
         "num_sanity_val_steps": -1 if run.validates_first else 0,
         "max_time": None,
     }
+    if not run.tracks:
+        result["logger"] = False
     return result | _settings(run) | _length(run, accumulation)
 
 

@@ -1,0 +1,24 @@
+//! Experiment trackers of a script (W&B, Comet, MLflow): only its training reports to them. The launches of a ladder are
+//! many and short, and would fill a project with runs that are no models.
+
+use pawl_contract::plan::LaunchKind;
+
+/// Variables that keep a library from sending anything. One that is set, in the manifest or the image, is left
+/// unchanged.
+const OFF: [(&str, &str); 2] = [("WANDB_MODE", "disabled"), ("COMET_START_ONLINE", "0")];
+
+/// Variables that are removed: MLflow has no switch, and without them it writes into the directory of the launch.
+const OF_MLFLOW: [&str; 3] = ["MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"];
+
+/// Variables that a launch of `kind` has unless the user sets them.
+pub(super) fn off(kind: LaunchKind) -> Vec<(&'static str, String)> {
+    if kind == LaunchKind::Train {
+        return Vec::new();
+    }
+    OFF.map(|(name, value)| (name, value.to_owned())).to_vec()
+}
+
+/// Variables that a launch of `kind` must not have, whoever sets them.
+pub(super) fn removed(kind: LaunchKind) -> &'static [&'static str] {
+    if kind == LaunchKind::Train { &[] } else { &OF_MLFLOW }
+}
