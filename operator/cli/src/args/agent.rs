@@ -62,6 +62,9 @@ pub struct PodArgs {
     /// Directory for generated data of workloads. Default: in the working directory.
     #[arg(long, env = env::DATA, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Directory for caches of libraries, such as HF_HOME. Default: where the libraries have them.
+    #[arg(long, env = pod::CACHES, value_name = "DIR")]
+    pub caches: Option<PathBuf>,
     /// HTTP port of /metrics and /healthz, and on pod 0 also of /progress and /attempt. Default: no HTTP server.
     #[arg(long, env = pod::HTTP_PORT, value_name = "PORT")]
     pub http_port: Option<u16>,

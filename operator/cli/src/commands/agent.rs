@@ -194,6 +194,7 @@ fn node(plan: &AttemptPlan, arguments: PodArgs) -> Result<Node, PodError> {
     node.features = crate::version::features();
     node.env = threads(plan.ranks_per_replica);
     node.env.extend(user(|name| std::env::var_os(name).is_some()));
+    node.env.extend(caches(arguments.caches.as_deref(), |name| std::env::var_os(name).is_some()));
     node.env.extend(driver(Path::new(pod::DRIVER), std::env::var_os("LD_LIBRARY_PATH")));
     let saves = plan.launches.iter().any(|launch| launch.kind == LaunchKind::Train);
     let grace = if saves { pod::CHECKPOINT_GRACE_SECONDS } else { pod::STOP_GRACE_SECONDS };
@@ -243,6 +244,24 @@ fn threads(ranks: u32) -> Vec<(String, String)> {
 fn user(is_set: impl Fn(&str) -> bool) -> Option<(String, String)> {
     let named = ["LOGNAME", "USER", "LNAME", "USERNAME"].into_iter().any(is_set);
     (!named).then(|| ("USER".to_owned(), "pawl".to_owned()))
+}
+
+/// Caches of libraries: the variable with its directory, its name below the place for all of them, and another variable
+/// from which a library derives it. Their entries are named by what they depend on and are replaced atomically, so that
+/// the pods of a job share them. Those of the driver and of PyTorch's C++ extensions are not among them: they have
+/// locks that a killed process leaves.
+const CACHES: [(&str, &str, &str); 4] = [
+    ("HF_HOME", "huggingface", "XDG_CACHE_HOME"),
+    ("TORCHINDUCTOR_CACHE_DIR", "inductor", "TORCHINDUCTOR_CACHE_DIR"),
+    ("TRITON_CACHE_DIR", "triton", "TRITON_HOME"),
+    ("PAWL_KERNEL_CACHE", "kernels", "XDG_CACHE_HOME"),
+];
+
+/// The variables of [`CACHES`] in `place`, except for what the job or its image sets.
+fn caches(place: Option<&Path>, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let Some(place) = place else { return Vec::new() };
+    let open = CACHES.iter().filter(|(name, _, from)| !is_set(name) && !is_set(from));
+    open.map(|(name, folder, _)| ((*name).to_owned(), place.join(folder).to_string_lossy().into_owned())).collect()
 }
 
 /// The library path with the driver's libraries, where some clusters (GKE) mount them in a place that the loader does
@@ -301,6 +320,20 @@ mod tests {
     fn a_user_without_a_name_gets_one(#[case] set: &[&str], #[case] expected: Option<&str>) {
         let given = user(|name| set.contains(&name));
         assert_eq!(given, expected.map(|name| ("USER".to_owned(), name.to_owned())));
+    }
+
+    #[test]
+    fn caches_of_the_job_or_of_its_image_stay_where_they_are() {
+        let names = |set: &[&str]| {
+            let all = caches(Some(Path::new("/claim")), |name| set.contains(&name));
+            all.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        let compiled = ["TORCHINDUCTOR_CACHE_DIR=/claim/inductor", "TRITON_CACHE_DIR=/claim/triton"];
+        let kernels = "PAWL_KERNEL_CACHE=/claim/kernels";
+        assert_eq!(names(&[]), ["HF_HOME=/claim/huggingface", compiled[0], compiled[1], kernels]);
+        assert_eq!(names(&["HF_HOME"]), [compiled[0], compiled[1], kernels], "the image contains the model");
+        assert_eq!(names(&["XDG_CACHE_HOME", "TRITON_HOME"]), [compiled[0]]);
+        assert_eq!(caches(None, |_| false), []);
     }
 
     #[test]

@@ -102,13 +102,21 @@ fn ports(blueprint: &Blueprint<'_>) -> Vec<ContainerPort> {
     std::iter::once(port("metrics", pod::AGENT_HTTP_PORT)).chain(rendezvous).collect()
 }
 
+/// Whether the job's pod template mounts a volume at `path`.
+fn has_mount(blueprint: &Blueprint<'_>, path: &str) -> bool {
+    let mounts = &blueprint.job.spec.trainer.pod_template.volume_mounts;
+    mounts.iter().any(|mount| mount.mount_path.trim_end_matches('/') == path)
+}
+
+/// Whether the pod has the claim that the operator creates.
+fn has_claim(blueprint: &Blueprint<'_>) -> bool {
+    blueprint.has_own_claim() && !blueprint.is_preflight() && !has_mount(blueprint, paths::CHECKPOINTS)
+}
+
 /// The directory for generated data: in the claim that the operator creates, where each pod has its own, unless the
 /// job's pod template mounts a volume for it.
 fn data(blueprint: &Blueprint<'_>) -> String {
-    let mounts = &blueprint.job.spec.trainer.pod_template.volume_mounts;
-    let mounted = |path: &str| mounts.iter().any(|mount| mount.mount_path.trim_end_matches('/') == path);
-    let claimed = blueprint.has_own_claim() && !blueprint.is_preflight() && !mounted(paths::CHECKPOINTS);
-    if claimed && !mounted(paths::DATA) {
+    if has_claim(blueprint) && !has_mount(blueprint, paths::DATA) {
         format!("{}/$({POD_INDEX})", paths::CLAIMED_DATA)
     } else {
         paths::DATA.to_owned()
@@ -157,6 +165,10 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
     // The user of the container has no home, and the root file system cannot be written.
     if !wanted.iter().any(|variable| variable.name == "HOME") {
         all.push(set("HOME", paths::TMP.to_owned()));
+        // In a home of the job's own, caches are where it expects them.
+        if has_claim(blueprint) {
+            all.push(set(pod::CACHES, paths::CLAIMED_CACHES.to_owned()));
+        }
     }
     all.extend(wanted.iter().cloned());
     all

@@ -16,6 +16,8 @@ pub(super) const DATA: &str = "/pawl/data";
 pub(super) const CHECKPOINTS: &str = "/pawl/checkpoints";
 /// Data of each pod in the claim that the operator creates: generated data outlives the attempt there.
 pub(super) const CLAIMED_DATA: &str = "/pawl/checkpoints/data";
+/// Caches of libraries in the claim that the operator creates, shared by the pods of the job.
+pub(super) const CLAIMED_CACHES: &str = "/pawl/checkpoints/cache";
 /// Where a claim with the checkpoints of another job is mounted.
 pub(super) const RESUME_FROM: &str = "/pawl/resume-from";
 /// Temporary files.

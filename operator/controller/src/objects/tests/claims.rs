@@ -25,8 +25,24 @@ fn a_job_without_storage_gets_a_claim_that_outlives_it() {
     let location = "/pawl/checkpoints/checkpoints/team/toy/job-uid";
     assert_eq!(variable(&trainer, "PAWL_CHECKPOINTS").as_deref(), Some(location));
     assert_eq!(variable(&trainer, "PAWL_DATA").as_deref(), Some("/pawl/checkpoints/data/$(PAWL_POD_INDEX)"));
+    assert_eq!(variable(&trainer, "PAWL_CACHES").as_deref(), Some("/pawl/checkpoints/cache"));
     let defined = |name: &str| trainer.env.iter().flatten().position(|variable| variable.name == name);
     assert!(defined("PAWL_POD_INDEX") < defined("PAWL_DATA"), "Kubernetes expands only variables defined before");
+}
+
+#[test]
+fn caches_are_in_the_claim_unless_they_have_a_home_or_the_pod_has_no_claim() {
+    let caches = |made: &Made| variable(&made.trainer(), "PAWL_CACHES");
+    let mut made = without_storage(|_| {});
+    assert!(caches(&made).is_some());
+    made.plan.launches = vec![launch("Preflight")];
+    assert_eq!(caches(&made), None, "it does not mount the claim");
+    let home = json!({"env": [{"name": "HOME", "value": "/home/me"}]});
+    assert_eq!(caches(&without_storage(|job| job["spec"]["trainer"]["podTemplate"] = home)), None);
+    let storage = |url: &str| {
+        caches(&without_storage(|job| job["spec"]["train"] = json!({"items": 100, "checkpoint": {"storage": url}})))
+    };
+    assert_eq!(["s3://bucket/runs", "pvc://shared/runs", "None"].map(storage), [None, None, None]);
 }
 
 #[test]
