@@ -163,6 +163,21 @@ pub trait Job: Send + Sync {
     /// What the data are; no file is accessed.
     fn source(&self) -> Source;
 
+    /// Fails where the files of [`Self::source`] cannot be read, so that a preflight finds it.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Config`], naming the path.
+    fn require_source(&self) -> Result<(), WorkloadError> {
+        let Source::Files(path) = self.source() else { return Ok(()) };
+        std::fs::metadata(&path).map(drop).map_err(|error| {
+            let problem = format!(
+                "cannot be read: {error}: correct the path, or mount its volume by \
+                 trainer.podTemplate.volumes and volumeMounts"
+            );
+            WorkloadError::config("data.directory", &Value::String(path.display().to_string()), &problem)
+        })
+    }
+
     /// Opens the data under `root`, and generates what is missing; `progress` reports (phase, done, total) as a
     /// heartbeat.
     ///

@@ -80,6 +80,12 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
         ),
         (json!({"workload": {"name": "upz"}}), Outcome::InvalidPlan, "upz"),
         (json!({"workload": {"config": {"presett": 1}}}), Outcome::InvalidPlan, "presett"),
+        (
+            json!({"kind": "Preflight", "workload": {"name": "forex", "config": {"data": {
+                "source": "Parquet", "directory": "/none/bars"}}}}),
+            Outcome::InvalidPlan,
+            "workload.config.data.directory: /none/bars cannot be read: No such file or directory",
+        ),
         (json!({"kind": "Measure"}), Outcome::InvalidPlan, "budget.warmupSteps"),
         (json!({"contract": 9}), Outcome::InvalidPlan, "contract: 9"),
     ] {
