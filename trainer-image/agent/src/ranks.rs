@@ -8,7 +8,7 @@ use crate::logs::{Echo, Log};
 use crate::node::{Node, checkpoints};
 use crate::oom::{Kills, OomCounter};
 use crate::processes::whereabouts;
-use crate::reports::{bounded, read_report};
+use crate::reports::{NoReport, bounded, read_report};
 use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings, Tap, Verdict};
 use crate::spawn::Nursery;
 use crate::survivors;
@@ -339,6 +339,7 @@ impl Ranks {
             }
             None => (exit, read_report(&dir.join(rank_report(rank)), &launch.launch)),
         };
+        let (exit, report) = without_input(shared, (launch, rank), exit, report, &last_words);
         let exit = Exited {
             rank,
             exit,
@@ -523,4 +524,41 @@ async fn explained(shared: &Shared, launch: &LaunchPlan, exit: Exit, report: Rep
     let message = format!("{why}; the script: {}", report.message);
     let outcome = Outcome::StorageFull;
     (Exit::Code(outcome.exit_code().into()), Report { outcome, message, ..report })
+}
+
+/// The end of a script before its first step, if it was because a path that it was given does not exist: nobody who
+/// starts it again mends that. Once launches of the job have run, it may be this node that lacks the path.
+fn without_input(
+    shared: &Shared,
+    (launch, rank): (&LaunchPlan, u32),
+    exit: Exit,
+    report: Result<Report, NoReport>,
+    last_words: &LastWords,
+) -> (Exit, Result<Report, NoReport>) {
+    let failed = matches!(exit, Exit::Code(code) if Outcome::from_exit_code(code) == Outcome::Failed);
+    let (steps, message) = match &report {
+        Ok(report) => (report.measured.steps, report.message.as_str()),
+        Err(NoReport::Absent) => (0, ""),
+        Err(NoReport::Invalid(_)) => return (exit, report),
+    };
+    let begins = failed && steps == 0 && is_first(&shared.plan, launch);
+    let LastWords { text, error } = last_words;
+    let said = if message.is_empty() { text.clone() } else { format!("{message} {error}") };
+    let Some(path) = shared.script.as_ref().filter(|_| begins).and_then(|it| it.absent_path(launch, &said)) else {
+        return (exit, report);
+    };
+    let cause = if message.is_empty() { error.as_str() } else { message };
+    let remedy = "correct it in the manifest, or mount its volume by trainer.podTemplate.volumes and volumeMounts";
+    let outcome = Outcome::InvalidPlan;
+    let message = format!("{path} does not exist on this node: {remedy}; the script: {cause}");
+    let report = Report { message, ..Report::bare(launch, rank, outcome) };
+    (Exit::Code(outcome.exit_code().into()), Ok(bounded(report)))
+}
+
+/// Whether no launch of the job has run before this one, other than checks of settings, which are the first attempt.
+fn is_first(plan: &AttemptPlan, launch: &LaunchPlan) -> bool {
+    let number = plan.attempt.rsplit_once('-').and_then(|(_, number)| number.parse::<u32>().ok());
+    let leads = plan.launches.first().is_some_and(|first| first.launch == launch.launch);
+    let resumes = launch.checkpoint.as_ref().is_some_and(|policy| policy.known().is_some());
+    launch.kind == LaunchKind::Preflight || leads && !resumes && number.is_some_and(|number| number <= 2)
 }

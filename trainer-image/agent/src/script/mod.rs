@@ -1,5 +1,6 @@
 //! Custom commands: their placeholders, and the reports of scripts that write none.
 
+mod absent;
 mod accelerate;
 mod checkpoints;
 mod count;
@@ -316,6 +317,18 @@ impl Script {
         let (place, error) = storage::full(places).await?;
         let remedy = "free some space there, or have the script keep fewer checkpoints";
         Some(format!("{}: {error}: {remedy}", place.display()))
+    }
+
+    /// The path that a script was given, by its command, its environment or its configuration, and that does not exist on
+    /// this node, if that is why it ended: `said` is its error.
+    pub(crate) fn absent_path(&self, launch: &LaunchPlan, said: &str) -> Option<String> {
+        let rendered = self.rendered(launch, &Resume::default(), &|name| self.variable(name)).ok()?;
+        let own = self.env.iter().map(|(_, value)| value.clone());
+        let words = rendered.command.into_iter().chain(rendered.env.into_values()).chain(own);
+        let words: Vec<String> = words.chain(absent::configured(launch)).collect();
+        let storage = directory(&self.checkpoints);
+        let made: Vec<&Path> = [&self.work_dir, &self.data].into_iter().chain(&storage).map(PathBuf::as_path).collect();
+        absent::path(&words, &made, said).map(str::to_owned)
     }
 
     fn places(&self, launch: &LaunchPlan, latest: Option<String>) -> Places {

@@ -66,6 +66,12 @@ pub(super) fn lacks_memory(line: &str) -> bool {
         && words().any(|word| goes_on.iter().any(|stem| word.starts_with(stem)))
 }
 
+/// Whether `text` says that a file does not exist: as the C library of Linux does, or Python, or its data sets.
+pub(super) fn lacks_file(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    ["no such file or directory", "filenotfounderror"].iter().any(|part| lower.contains(part))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
