@@ -24,6 +24,12 @@ pub struct Arguments {
     pub command: Command,
 }
 
+/// The variables of a tracker, for `--help`.
+const TRACKERS: &str = "Environment:
+  MLFLOW_TRACKING_URI        the server, http:// or https://
+  MLFLOW_EXPERIMENT_NAME     the experiment, made if there is none; or MLFLOW_EXPERIMENT_ID. Default: pawl
+  MLFLOW_TRACKING_TOKEN      or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD";
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -64,6 +70,13 @@ pub enum Command {
         /// JOB.html for a storage, which are replaced.
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
+    },
+    /// Log a job to MLflow, as `pawl run` does where MLFLOW_TRACKING_URI is set: what is new since the last time.
+    #[command(after_help = TRACKERS)]
+    Track {
+        /// Job whose state is read.
+        #[command(flatten)]
+        state: StateArgs,
     },
     /// List the jobs that were run here.
     List {

@@ -9,6 +9,7 @@
 //! - [`headline`]: the current activity of the job in one line;
 //! - [`report`]: the HTML report with the evidence;
 //! - [`ui`]: the pages of `pawl ui`;
+//! - [`track`]: a job as the runs of an experiment tracker;
 //! - [`numbers`]: formatting of numbers;
 //! - [`provenance`]: what attempts were measured with: machine, versions, source;
 //! - [`url`]: percent-encoding of names in addresses;
@@ -32,6 +33,7 @@ pub mod sentence;
 pub mod settings;
 pub mod summary;
 pub mod table;
+pub mod track;
 mod trained;
 pub mod ui;
 pub mod url;

@@ -71,7 +71,7 @@ fn nothing_accepted(job: &TrainingJob, status: &TrainingJobStatus) -> String {
 }
 
 /// What a phase changes, with its fallback.
-fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
+pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
     let Some(phase) = job.spec.phases.iter().find(|phase| phase.name == status.name) else {
         return Settings::default();
     };

@@ -6,6 +6,7 @@
 //! - [`state`]: the state directory, from which a killed run resumes;
 //! - [`machine`]: allocation of GPUs and cores;
 //! - [`display`]: progress on a terminal or in a pipe;
+//! - [`tracking`]: logs a job to MLflow;
 //! - [`evidence`]: the content of the state directory for the report, which `pawl-display` renders.
 
 #![warn(clippy::missing_errors_doc)]
@@ -18,6 +19,7 @@ pub mod machine;
 mod preview;
 pub mod shell;
 pub mod state;
+pub mod tracking;
 mod trainer;
 
 pub use preview::{Previews, preview};

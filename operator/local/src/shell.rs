@@ -9,6 +9,7 @@ use crate::state::attempts;
 use crate::state::document::Document;
 use crate::state::events::{self, EventLog};
 use crate::state::{Lock, StateDir, StateError};
+use crate::tracking::{TrackError, Tracker};
 use jiff::Timestamp;
 use pawl_agent::{Kept, Stop};
 use pawl_api::status::{PhaseState, Stage};
@@ -106,7 +107,28 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let events = EventLog::open(&state)?;
     let display = Display::new(options.style, &document.job);
     let (limit, keeps_status) = (options.limit, true);
-    Ok(Shell { state, document, attempts, events, display, limit, storage, keeps_status, written: None, _lock: lock })
+    let variables = environment(&document.job, &|name| std::env::var(name).ok());
+    let of_manifest =
+        |name: &str| variables.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let tracker = Tracker::named(|name| of_manifest(name).or_else(|| std::env::var(name).ok()));
+    let mut shell = Shell {
+        state,
+        document,
+        attempts,
+        events,
+        display,
+        limit,
+        storage,
+        keeps_status,
+        tracker: None,
+        written: None,
+        _lock: lock,
+    };
+    match tracker {
+        Ok(tracker) => shell.tracker = tracker,
+        Err(error) => shell.untracked(&error),
+    }
+    Ok(shell)
 }
 
 /// The document of the job: that of earlier runs with this manifest, or a new one.
@@ -173,6 +195,8 @@ struct Shell {
     storage: String,
     /// Whether the status is copied to the storage: until that has failed.
     keeps_status: bool,
+    /// Where the job is logged: until that has failed.
+    tracker: Option<Tracker>,
     /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
@@ -196,6 +220,7 @@ impl Shell {
         if ended.is_ok() {
             let events = self.events_so_far();
             self.keep(Some(events), &mut interrupts).await;
+            self.track(&mut interrupts).await;
         }
         self.display.close();
         let outcome = ended?;
@@ -229,6 +254,27 @@ impl Shell {
         false
     }
 
+    /// Logs the job to its tracker, which must not fail it. Returns whether a signal was received, which ends the wait.
+    async fn track(&mut self, interrupts: &mut Interrupts) -> bool {
+        let Some(tracker) = &self.tracker else { return false };
+        let Ok(evidence) = evidence::gather(&self.state) else { return false };
+        let runs = pawl_display::track::runs(&evidence);
+        let logged = tokio::select! {
+            biased;
+            _ = interrupts.next() => return true,
+            logged = tracker.log(&runs) => logged,
+        };
+        if let Err(error) = logged {
+            self.tracker = None;
+            self.untracked(&error);
+        }
+        false
+    }
+
+    fn untracked(&mut self, error: &TrackError) {
+        self.display.note(&format!("the job is not tracked: {error}; `pawl track` logs it later"));
+    }
+
     /// Whether the job, as its manifest is now, has trained to its end.
     fn has_trained(&self) -> bool {
         let Document { job, status, .. } = &self.document;
@@ -244,7 +290,8 @@ impl Shell {
             let (requeue_after, moved) = self.step().await?;
             let Document { job, status, .. } = &self.document;
             self.attempts.start_agents(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
-            if final_states(&self.document.status) != final_before && self.keep(None, interrupts).await {
+            let judged = final_states(&self.document.status) != final_before;
+            if judged && (self.keep(None, interrupts).await || self.track(interrupts).await) {
                 return Ok(None);
             }
             if moved {

@@ -18,6 +18,7 @@ mod run;
 mod search;
 mod source;
 mod status;
+mod track;
 mod tune;
 mod ui;
 mod validate;
@@ -47,6 +48,7 @@ pub fn dispatch(command: Command) -> ExitCode {
         Command::Replay { state, gates, output } => replay::replay(&state, gates.as_deref(), output),
         Command::Reproduce { job, out } => reproduce::reproduce(&job, &out),
         Command::Report { state, out } => report::report(&state, out.as_deref()),
+        Command::Track { state } => track::track(&state),
         Command::Export(arguments) => export::export(&arguments),
         Command::Search(SearchCommand::Export { state, export }) => search::export(&state, &export),
         Command::Plan(plan) => plan::plan(&plan),

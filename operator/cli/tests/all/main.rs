@@ -14,6 +14,7 @@ mod script;
 mod search;
 mod state;
 mod storage;
+mod track;
 mod trained;
 mod ui;
 mod whole;

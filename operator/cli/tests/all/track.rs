@@ -1,0 +1,30 @@
+//! A tracker that does not answer, and none.
+
+use crate::scene::{Scene, stderr};
+use std::net::TcpListener;
+
+#[test]
+fn a_tracker_that_does_not_answer_fails_no_job() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = serde_json::json!([]);
+        job["spec"]["train"] = serde_json::json!({"items": 640});
+    });
+    let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let with_tracker = |arguments: &[&str]| {
+        let mut command = scene.pawl(arguments);
+        command.env("MLFLOW_TRACKING_URI", &address).env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap()
+    };
+    let run = with_tracker(&["run", "job.yaml"]);
+    assert!(run.status.success(), "{}", stderr(&run));
+    let warnings: Vec<String> =
+        stderr(&run).lines().filter(|line| line.contains("the job is not tracked")).map(str::to_owned).collect();
+    let [warning] = &warnings[..] else { panic!("{}", stderr(&run)) };
+    assert!(warning.contains(&address), "{warning}");
+    let track = with_tracker(&["track", "job.yaml"]);
+    assert_eq!(track.status.code(), Some(1), "{}", stderr(&track));
+    assert!(stderr(&track).contains(&address), "{}", stderr(&track));
+    let unnamed = scene.pawl(&["track", "job.yaml"]).env_remove("MLFLOW_TRACKING_URI").output().unwrap();
+    assert_eq!(unnamed.status.code(), Some(2));
+    assert!(stderr(&unnamed).contains("MLFLOW_TRACKING_URI is not set"), "{}", stderr(&unnamed));
+}

@@ -1,0 +1,98 @@
+"""A job in a tracking server of MLflow from PyPI, read by MLflow's own client."""
+
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Job, environment, phases, wait_until
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+TRAINER = Path(__file__).with_name("trainer.py")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    place = tmp_path / "server"
+    place.mkdir()
+    command += ["--backend-store-uri", f"sqlite:///{place}/mlflow.db", "--artifacts-destination", str(place)]
+    with (place / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log)
+        address = f"http://127.0.0.1:{port}"
+
+        def answers() -> bool:
+            assert process.poll() is None, (place / "log").read_text()
+            try:
+                return bool(urllib.request.urlopen(f"{address}/health", timeout=5).status == 200)
+            except OSError:
+                return False
+
+        try:
+            wait_until(answers)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def runs(client: MlflowClient, experiment: str) -> dict[str, Run]:
+    """The runs of an experiment by name, of which each is there once."""
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None, experiment
+    all = client.search_runs([found.experiment_id])
+    named = {run.info.run_name: run for run in all}
+    assert len(named) == len(all), [run.info.run_name for run in all]
+    return named
+
+
+def test_a_job_is_a_run_with_a_child_for_each_phase(job: Job, server: str) -> None:
+    job.write(
+        [sys.executable, str(TRAINER)],
+        {
+            "phases": [
+                {"name": "graph", "minSpeedup": "1.1", "settings": {"compile": "Graph"}},
+                {"name": "recompute", "minSpeedup": "1.1", "settings": {"activationCheckpointing": "None"}},
+            ],
+        },
+    )
+    code, status = job.run(MLFLOW_TRACKING_URI=server, MLFLOW_EXPERIMENT_NAME="jobs of a team")
+    assert code == 0
+    verdicts = phases(status)
+    assert verdicts["graph"] == ("Accepted", "SpeedAboveThreshold")
+    client = MlflowClient(server)
+    found = runs(client, "jobs of a team")
+    parent = found["toy"]
+    assert parent.info.status == "FINISHED" and parent.data.metrics["speedup"] > 1.1
+    for name, (state, reason) in verdicts.items():
+        child = found[name]
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert (child.data.tags["pawl.verdict"], child.data.tags["pawl.reason"]) == (state, reason)
+    graph = found["graph"]
+    assert graph.data.params == {"compile": "Graph"} and graph.data.metrics["speedup"] > 1.1
+    training = found["training"]
+    assert training.data.params["compile"] == "Graph"
+    curve = client.get_metric_history(training.info.run_id, "loss")
+    assert len(curve) > 5 and max(point.step for point in curve) == 400
+    assert training.data.metrics["validation_accuracy"] == 0.5
+
+    # What is there already is not logged again.
+    command = [os.environ["PAWL"], "track", "job.yaml"]
+    tracker = environment(MLFLOW_TRACKING_URI=server, MLFLOW_EXPERIMENT_NAME="jobs of a team")
+    subprocess.run(command, cwd=job.directory, env=tracker, check=True)
+    again = runs(client, "jobs of a team")
+    assert {name: run.info.run_id for name, run in again.items()} == {name: run.info.run_id for name, run in found.items()}
+    assert len(client.get_metric_history(training.info.run_id, "loss")) == len(curve)
+
+    # The script's own tracker reports the training, and nothing that was measured.
+    own = runs(client, "of-the-script")
+    assert list(own) == ["Train"]
+    assert client.get_metric_history(own["Train"].info.run_id, "loss")
