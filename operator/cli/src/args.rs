@@ -28,7 +28,8 @@ pub struct Arguments {
 const TRACKERS: &str = "Environment:
   MLFLOW_TRACKING_URI        the server, http:// or https://
   MLFLOW_EXPERIMENT_NAME     the experiment, made if there is none; or MLFLOW_EXPERIMENT_ID. Default: pawl
-  MLFLOW_TRACKING_TOKEN      or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD";
+  MLFLOW_TRACKING_TOKEN      or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD
+  TENSORBOARD_LOGGING_DIR    the folder of TensorBoard";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -71,7 +72,7 @@ pub enum Command {
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
-    /// Log a job to MLflow, as `pawl run` does where MLFLOW_TRACKING_URI is set: what is new since the last time.
+    /// Log a job to MLflow or TensorBoard, as `pawl run` does: what is new since the last time.
     #[command(after_help = TRACKERS)]
     Track {
         /// Job whose state is read.

@@ -6,7 +6,7 @@
 //! - [`state`]: the state directory, from which a killed run resumes;
 //! - [`machine`]: allocation of GPUs and cores;
 //! - [`display`]: progress on a terminal or in a pipe;
-//! - [`tracking`]: logs a job to MLflow;
+//! - [`tracking`]: logs a job to MLflow and TensorBoard;
 //! - [`evidence`]: the content of the state directory for the report, which `pawl-display` renders.
 
 #![warn(clippy::missing_errors_doc)]

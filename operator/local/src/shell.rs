@@ -9,7 +9,7 @@ use crate::state::attempts;
 use crate::state::document::Document;
 use crate::state::events::{self, EventLog};
 use crate::state::{Lock, StateDir, StateError};
-use crate::tracking::{TrackError, Tracker};
+use crate::tracking::{TrackError, Trackers};
 use jiff::Timestamp;
 use pawl_agent::{Kept, Stop};
 use pawl_api::status::{PhaseState, Stage};
@@ -93,9 +93,13 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let state = options.state.prepare()?;
     let lock = state.lock()?;
     let document = opened(&state, job)?;
+    let variables = environment(&document.job, &|name| std::env::var(name).ok());
+    let of_manifest =
+        |name: &str| variables.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let trackers = Trackers::named(|name| of_manifest(name).or_else(|| std::env::var(name).ok()));
     let site = Site {
         checkpoints: checkpoints(&state, &document.job)?,
-        env: environment(&document.job, &|name| std::env::var(name).ok()),
+        env: variables,
         trainer: options.trainer,
         features: options.features,
         machine,
@@ -107,10 +111,6 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let events = EventLog::open(&state)?;
     let display = Display::new(options.style, &document.job);
     let (limit, keeps_status) = (options.limit, true);
-    let variables = environment(&document.job, &|name| std::env::var(name).ok());
-    let of_manifest =
-        |name: &str| variables.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    let tracker = Tracker::named(|name| of_manifest(name).or_else(|| std::env::var(name).ok()));
     let mut shell = Shell {
         state,
         document,
@@ -120,13 +120,14 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
         limit,
         storage,
         keeps_status,
-        tracker: None,
+        trackers: None,
         written: None,
         _lock: lock,
     };
-    match tracker {
-        Ok(tracker) => shell.tracker = tracker,
-        Err(error) => shell.untracked(&error),
+    match trackers {
+        Ok(trackers) => shell.trackers = Some(trackers),
+        Err(TrackError::Unnamed) => {}
+        Err(error) => shell.untracked(&error, ""),
     }
     Ok(shell)
 }
@@ -196,7 +197,7 @@ struct Shell {
     /// Whether the status is copied to the storage: until that has failed.
     keeps_status: bool,
     /// Where the job is logged: until that has failed.
-    tracker: Option<Tracker>,
+    trackers: Option<Trackers>,
     /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
@@ -254,25 +255,25 @@ impl Shell {
         false
     }
 
-    /// Logs the job to its tracker, which must not fail it. Returns whether a signal was received, which ends the wait.
+    /// Logs the job to its trackers, which must not fail it. Returns whether a signal was received, which ends the wait.
     async fn track(&mut self, interrupts: &mut Interrupts) -> bool {
-        let Some(tracker) = &self.tracker else { return false };
+        let Some(trackers) = &self.trackers else { return false };
         let Ok(evidence) = evidence::gather(&self.state) else { return false };
         let runs = pawl_display::track::runs(&evidence);
         let logged = tokio::select! {
             biased;
             _ = interrupts.next() => return true,
-            logged = tracker.log(&runs) => logged,
+            logged = trackers.log(&runs) => logged,
         };
         if let Err(error) = logged {
-            self.tracker = None;
-            self.untracked(&error);
+            self.trackers = None;
+            self.untracked(&error, "; `pawl track` logs it later");
         }
         false
     }
 
-    fn untracked(&mut self, error: &TrackError) {
-        self.display.note(&format!("the job is not tracked: {error}; `pawl track` logs it later"));
+    fn untracked(&mut self, error: &TrackError, remedy: &str) {
+        self.display.note(&format!("the job is not tracked: {error}{remedy}"));
     }
 
     /// Whether the job, as its manifest is now, has trained to its end.

@@ -4,7 +4,7 @@ use super::{print, source};
 use crate::args::StateArgs;
 use crate::exit;
 use pawl_local::evidence;
-use pawl_local::tracking::{ADDRESS, Tracker};
+use pawl_local::tracking::Trackers;
 use std::process::ExitCode;
 
 /// Logs what is new of the job, and prints where.
@@ -17,12 +17,8 @@ pub fn track(args: &StateArgs) -> ExitCode {
         Ok(evidence) => evidence,
         Err(error) => return exit::with_error(exit::STATE, &error),
     };
-    let tracker = match Tracker::named(|name| std::env::var(name).ok()) {
-        Ok(Some(tracker)) => tracker,
-        Ok(None) => {
-            let problem = format!("{ADDRESS} is not set: set it to the address of the MLflow server");
-            return exit::with_error(exit::INPUT, &problem);
-        }
+    let trackers = match Trackers::named(|name| std::env::var(name).ok()) {
+        Ok(trackers) => trackers,
         Err(error) => return exit::with_error(exit::INPUT, &error),
     };
     let runs = pawl_display::track::runs(&evidence);
@@ -30,10 +26,11 @@ pub fn track(args: &StateArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return exit::with_error(exit::FAILED, &error),
     };
-    match runtime.block_on(tracker.log(&runs)) {
+    match runtime.block_on(trackers.log(&runs)) {
         Ok(()) => {
             let count = runs.children.len();
-            print(&format!("{}: 1 run, and {count} below it, at {}\n", evidence.name(), tracker.address()))
+            let places = trackers.places().join(" and ");
+            print(&format!("{}: 1 run, and {count} below it, in {places}\n", evidence.name()))
         }
         Err(error) => exit::with_error(exit::FAILED, &error),
     }

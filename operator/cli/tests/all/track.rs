@@ -26,5 +26,9 @@ fn a_tracker_that_does_not_answer_fails_no_job() {
     assert!(stderr(&track).contains(&address), "{}", stderr(&track));
     let unnamed = scene.pawl(&["track", "job.yaml"]).env_remove("MLFLOW_TRACKING_URI").output().unwrap();
     assert_eq!(unnamed.status.code(), Some(2));
-    assert!(stderr(&unnamed).contains("MLFLOW_TRACKING_URI is not set"), "{}", stderr(&unnamed));
+    assert!(stderr(&unnamed).contains("set MLFLOW_TRACKING_URI"), "{}", stderr(&unnamed));
+    let folder = scene.path().join("logs");
+    let written = scene.pawl(&["track", "job.yaml"]).env("TENSORBOARD_LOGGING_DIR", &folder).output().unwrap();
+    assert!(written.status.success(), "{}", stderr(&written));
+    assert!(folder.join("toy/training").is_dir());
 }

@@ -1,16 +1,22 @@
-//! Logs a job to the experiment tracker that the environment names: MLflow, by its REST API.
+//! Logs a job to the experiment trackers that the environment names: MLflow, by its REST API, and TensorBoard, by its
+//! files.
 
+mod events;
 mod mlflow;
+mod tensorboard;
 
 use mlflow::Server;
 use pawl_display::track::JobRuns;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest time of logging a job once: nothing waits for a tracker that is slow.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The address of the tracking server, as for MLflow's own client.
-pub const ADDRESS: &str = "MLFLOW_TRACKING_URI";
+const ADDRESS: &str = "MLFLOW_TRACKING_URI";
+/// The folder of TensorBoard, as for the Trainer of Hugging Face.
+const FOLDER: &str = "TENSORBOARD_LOGGING_DIR";
 
 /// Why a job was not logged, or only in part.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +59,17 @@ pub enum TrackError {
         /// The cause.
         cause: serde_json::Error,
     },
+    /// The folder cannot be written.
+    #[error("TENSORBOARD_LOGGING_DIR: {}: {source}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// No variable names a tracker.
+    #[error("no tracker: set MLFLOW_TRACKING_URI to the address of a server, or TENSORBOARD_LOGGING_DIR to a folder")]
+    Unnamed,
     /// The server takes too long.
     #[error("{address}: not done after {} s", LONGEST.as_secs())]
     Slow {
@@ -61,26 +78,29 @@ pub enum TrackError {
     },
 }
 
-/// The experiment tracker of a job.
+/// The experiment trackers of a job.
 #[derive(Debug)]
-pub struct Tracker {
-    server: Server,
+pub struct Trackers {
+    server: Option<Server>,
+    folder: Option<PathBuf>,
 }
 
-impl Tracker {
-    /// The tracker that `variable`, the environment, names; `None`: none.
+impl Trackers {
+    /// The trackers that `variable`, the environment, names.
     ///
     /// # Errors
-    /// [`TrackError::Address`]: it names something other than a server that this build can reach.
-    pub fn named(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, TrackError> {
+    /// [`TrackError::Unnamed`]: none; [`TrackError::Address`]: something other than a server that this build can reach.
+    pub fn named(variable: impl Fn(&str) -> Option<String>) -> Result<Self, TrackError> {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let Some(address) = given(ADDRESS) else { return Ok(None) };
-        Ok(Some(Self { server: Server::new(&address, given)? }))
+        let server = given(ADDRESS).map(|address| Server::new(&address, given)).transpose()?;
+        let folder = given(FOLDER).map(PathBuf::from);
+        if server.is_none() && folder.is_none() { Err(TrackError::Unnamed) } else { Ok(Self { server, folder }) }
     }
 
-    /// Its address, without a password.
-    pub fn address(&self) -> &str {
-        self.server.address()
+    /// Where they are: the address without a password, and the folder.
+    pub fn places(&self) -> Vec<String> {
+        let address = self.server.iter().map(|server| server.address().to_owned());
+        address.chain(self.folder.iter().map(|folder| folder.display().to_string())).collect()
     }
 
     /// Logs what is new of a job since it was logged last, whoever did that.
@@ -88,7 +108,12 @@ impl Tracker {
     /// # Errors
     /// [`TrackError`]; what was logged before it stays.
     pub async fn log(&self, runs: &JobRuns) -> Result<(), TrackError> {
-        let done = tokio::time::timeout(LONGEST, self.server.log(runs)).await;
-        done.unwrap_or_else(|_| Err(TrackError::Slow { address: self.address().to_owned() }))
+        if let Some(folder) = &self.folder {
+            let failed = |source| TrackError::Folder { folder: folder.clone(), source };
+            tensorboard::write(folder, runs).map_err(failed)?;
+        }
+        let Some(server) = &self.server else { return Ok(()) };
+        let done = tokio::time::timeout(LONGEST, server.log(runs)).await;
+        done.unwrap_or_else(|_| Err(TrackError::Slow { address: server.address().to_owned() }))
     }
 }

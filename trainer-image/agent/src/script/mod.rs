@@ -135,8 +135,8 @@ impl Script {
         })
     }
 
-    /// Variables that a script has unless the user sets them: those that switch its trackers off where it is not trained,
-    /// and for a script that does not implement the contract those of Accelerate, and unbuffered output.
+    /// Variables that a script has unless the user sets them: those that switch its trackers off where it is not
+    /// trained, and for a script that does not implement the contract those of Accelerate, and unbuffered output.
     pub(crate) fn defaults(&self, launch: &LaunchPlan, on_cpu: bool) -> Vec<(&'static str, String)> {
         let mut all = trackers::off(launch.kind);
         if self.monitor().is_some() {
@@ -146,8 +146,7 @@ impl Script {
         all
     }
 
-    /// Variables that a launch of the script does not have, whoever sets them: the server of a tracker where it is not
-    /// trained.
+    /// Variables that a launch of the script does not have, whoever sets them: where a tracker is, unless it is trained.
     pub(crate) fn removed(launch: &LaunchPlan) -> &'static [&'static str] {
         trackers::removed(launch.kind)
     }
@@ -319,8 +318,8 @@ impl Script {
         Some(format!("{}: {error}: {remedy}", place.display()))
     }
 
-    /// The path that a script was given, by its command, its environment or its configuration, and that does not exist on
-    /// this node, if that is why it ended: `said` is its error.
+    /// The path that a script was given, by its command, its environment or its configuration, and that does not exist
+    /// on this node, if that is why it ended: `said` is its error.
     pub(crate) fn absent_path(&self, launch: &LaunchPlan, said: &str) -> Option<String> {
         let rendered = self.rendered(launch, &Resume::default(), &|name| self.variable(name)).ok()?;
         let own = self.env.iter().map(|(_, value)| value.clone());

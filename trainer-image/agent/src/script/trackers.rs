@@ -7,8 +7,9 @@ use pawl_contract::plan::LaunchKind;
 /// unchanged.
 const OFF: [(&str, &str); 2] = [("WANDB_MODE", "disabled"), ("COMET_START_ONLINE", "0")];
 
-/// Variables that are removed: MLflow has no switch, and without them it writes into the directory of the launch.
-const OF_MLFLOW: [&str; 3] = ["MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"];
+/// Variables that are removed: MLflow and TensorBoard have no switch, and without them they write into the directory of
+/// the launch.
+const PLACES: [&str; 4] = ["MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID", "TENSORBOARD_LOGGING_DIR"];
 
 /// Variables that a launch of `kind` has unless the user sets them.
 pub(super) fn off(kind: LaunchKind) -> Vec<(&'static str, String)> {
@@ -20,5 +21,5 @@ pub(super) fn off(kind: LaunchKind) -> Vec<(&'static str, String)> {
 
 /// Variables that a launch of `kind` must not have, whoever sets them.
 pub(super) fn removed(kind: LaunchKind) -> &'static [&'static str] {
-    if kind == LaunchKind::Train { &[] } else { &OF_MLFLOW }
+    if kind == LaunchKind::Train { &[] } else { &PLACES }
 }

@@ -1,4 +1,4 @@
-"""A job in a tracking server of MLflow from PyPI, read by MLflow's own client."""
+"""A job in a server of MLflow and in the files of TensorBoard, from PyPI, read by their own clients."""
 
 import os
 import socket
@@ -12,6 +12,7 @@ import pytest
 from conftest import Job, environment, phases, wait_until
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TRAINER = Path(__file__).with_name("trainer.py")
 
@@ -91,6 +92,14 @@ def test_a_job_is_a_run_with_a_child_for_each_phase(job: Job, server: str) -> No
     again = runs(client, "jobs of a team")
     assert {name: run.info.run_id for name, run in again.items()} == {name: run.info.run_id for name, run in found.items()}
     assert len(client.get_metric_history(training.info.run_id, "loss")) == len(curve)
+
+    # TensorBoard reads the same from files.
+    subprocess.run(command, cwd=job.directory, env=environment(TENSORBOARD_LOGGING_DIR="logs"), check=True)
+    read = EventAccumulator(str(job.directory / "logs/toy/graph")).Reload()
+    assert read.Scalars("speedup")[0].value == pytest.approx(graph.data.metrics["speedup"])
+    assert read.Tensors("verdict")[0].tensor_proto.string_val == [b"Accepted"]
+    points = EventAccumulator(str(job.directory / "logs/toy/training")).Reload().Scalars("loss")
+    assert [point.step for point in points] == [point.step for point in curve]
 
     # The script's own tracker reports the training, and nothing that was measured.
     own = runs(client, "of-the-script")
