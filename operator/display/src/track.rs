@@ -1,6 +1,9 @@
 //! A job as the runs of an experiment tracker: one for the job, and below it one for the baseline, for each phase with
 //! a verdict, for all accepted phases together, and for the training.
 
+#[cfg(test)]
+mod tests;
+
 use crate::report::curves;
 use crate::report::evidence::{Evidence, FinishedLaunch};
 use crate::sentence;
@@ -76,7 +79,9 @@ pub fn runs(evidence: &Evidence) -> JobRuns {
     children.extend(status.baseline.as_ref().and_then(|baseline| of_baseline(evidence, baseline)));
     children.extend(judged.map(|phase| of_phase(evidence, phase)));
     children.extend(status.bundle.as_ref().filter(|bundle| bundle.state.is_final()).map(of_bundle));
-    children.extend(status.training.as_ref().map(|training| of_training(evidence, training)));
+    // Before it has begun, it has no settings.
+    let begun = status.training.as_ref().filter(|training| !training.revision.is_empty());
+    children.extend(begun.map(|training| of_training(evidence, training)));
     JobRuns { uid: job.metadata.uid.clone().unwrap_or_default(), job: parent, children }
 }
 
@@ -151,13 +156,8 @@ fn of_training(evidence: &Evidence, training: &TrainingStatus) -> Run {
     let mut metrics = BTreeMap::new();
     one(&mut metrics, "items_per_second", training.measured.items_per_second.as_ref().map(Decimal::value));
     curve(&mut metrics, "loss", whole(curves::whole(evidence)));
-    curve(&mut metrics, "validation_loss", whole(curves::validation(evidence)));
-    for validation in training.measured.first_validation.iter().chain(&training.measured.validation) {
-        for (name, value) in validation.metrics.iter().filter(|(name, _)| *name != "loss") {
-            let points: &mut Curve = metrics.entry(format!("validation_{name}")).or_default();
-            points.extend(Some((validation.items, value.value())).filter(|(_, value)| value.is_finite()));
-            points.dedup_by_key(|(items, _)| *items);
-        }
+    for (name, points) in evaluations(evidence, training) {
+        curve(&mut metrics, &format!("validation_{name}"), points.into_iter().collect());
     }
     let settings = status.effective_settings.as_ref().unwrap_or(&evidence.job.spec.settings);
     Run {
@@ -168,6 +168,23 @@ fn of_training(evidence: &Evidence, training: &TrainingStatus) -> Run {
         tags: BTreeMap::new(),
         metrics,
     }
+}
+
+/// The values of each validation metric, by items.
+fn evaluations(evidence: &Evidence, training: &TrainingStatus) -> BTreeMap<String, BTreeMap<u64, f64>> {
+    let whole = Measured::<f64>::from(&training.measured);
+    let of_launch = |launch: &FinishedLaunch| {
+        let Measured { first_validation, validation, .. } = launch.measured.clone();
+        launch.evaluations.iter().cloned().chain(first_validation).chain(validation).collect::<Vec<_>>()
+    };
+    let reported = evidence.training().flat_map(of_launch);
+    let mut found: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
+    for evaluation in whole.first_validation.into_iter().chain(whole.validation).chain(reported) {
+        for (name, value) in evaluation.metrics {
+            found.entry(name).or_default().insert(evaluation.items, value);
+        }
+    }
+    found
 }
 
 fn verdict(state: PhaseState, reason: &str, message: &str) -> BTreeMap<&'static str, String> {
@@ -224,83 +241,4 @@ fn newest<'a>(
 /// Points of a figure, whose horizontal axis are whole items.
 fn whole(points: Vec<(f64, f64)>) -> Curve {
     points.into_iter().map(|(items, value)| (items as u64, value)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pawl_contract::exit::Outcome;
-    use pawl_contract::report::LossPoint;
-    use serde_json::json;
-
-    fn evidence() -> Evidence {
-        let job = json!({"metadata": {"name": "toy", "uid": "u-1"}, "spec": {"workload": {"name": "ups"},
-            "settings": {"batchPerGpu": 8}, "phases": [
-                {"name": "graph", "settings": {"compile": "Graph"}}, {"name": "later", "settings": {"compile": "Fuse"}}]}});
-        let launch = |name: &str, arm: &str| {
-            json!({"name": name, "kind": "Measure", "arm": arm, "pair": 0, "seed": 42, "outcome": "Done",
-                "itemsPerSecond": "150"})
-        };
-        let status = json!({
-            "stage": "Training", "speedup": "1.5", "effectiveSettings": {"batchPerGpu": 8, "compile": "Graph"},
-            "baseline": {"inputHash": "b", "itemsPerSecond": "100"},
-            "phases": [
-                {"name": "graph", "state": "Accepted", "reason": "SpeedAboveThreshold", "inputHash": "g", "rung": 0,
-                 "message": "1.50 times as fast", "speedup": {"estimate": "1.5", "lower": "1.4", "pairs": 3},
-                 "quality": {"lossDelta": "-0.001", "seeds": 1, "items": 64},
-                 "launches": [launch("a", "Control"), launch("b", "Candidate")]},
-                {"name": "later", "state": "Measuring", "rung": 0}],
-            "training": {"revision": "r", "validation": {"items": 640, "metrics": {"loss": "0.25", "accuracy": "0.5"}}},
-        });
-        let finished = |name: &str, kind: LaunchKind, losses: &[(u64, f64)]| FinishedLaunch {
-            title: String::new(),
-            name: name.to_owned(),
-            attempt: "toy-1".to_owned(),
-            kind,
-            seed: 42,
-            outcome: Outcome::Done,
-            message: String::new(),
-            measured: Measured::default(),
-            details: Default::default(),
-            losses: losses.iter().map(|&(items, loss)| LossPoint { items, loss }).collect(),
-            evaluations: Vec::new(),
-        };
-        let launches = vec![
-            finished("a", LaunchKind::Measure, &[(8, 2.0), (16, 1.0)]),
-            finished("b", LaunchKind::Measure, &[(8, 2.0), (16, f64::NAN)]),
-            finished("train", LaunchKind::Train, &[(320, 0.75), (640, 0.5)]),
-        ];
-        Evidence::new(
-            serde_json::from_value(job).unwrap(),
-            serde_json::from_value(status).unwrap(),
-            Vec::new(),
-            launches,
-        )
-    }
-
-    #[test]
-    fn a_job_is_a_run_with_one_below_it_for_each_verdict_and_the_training() {
-        let JobRuns { uid, job, children } = runs(&evidence());
-        assert_eq!((uid.as_str(), job.name.as_str(), job.state), ("u-1", "toy", RunState::Running));
-        assert_eq!(job.metrics["speedup"], [(0, 1.5)]);
-        let names: Vec<&str> = children.iter().map(|run| run.name.as_str()).collect();
-        assert_eq!(names, ["baseline", "graph", "training"], "the other phase has no verdict yet");
-        let [baseline, phase, training] = &children[..] else { panic!("{children:?}") };
-        assert_eq!(baseline.metrics["items_per_second"], [(0, 100.0)]);
-        assert_eq!((phase.key.as_str(), phase.state), ("phase/graph/g", RunState::Finished));
-        assert_eq!(phase.settings, BTreeMap::from([("compile".to_owned(), "Graph".to_owned())]));
-        assert_eq!(
-            (phase.tags["verdict"].as_str(), phase.tags["reason"].as_str()),
-            ("Accepted", "SpeedAboveThreshold")
-        );
-        assert_eq!(phase.metrics["speedup_lower"], [(0, 1.4)]);
-        assert!(!phase.metrics.contains_key("speedup_upper"));
-        assert_eq!(phase.metrics["validation_loss_delta"], [(0, -0.001)]);
-        assert_eq!(phase.metrics["loss"], [(8, 2.0)], "trackers take finite numbers only");
-        assert_eq!(phase.metrics["control_loss"], [(8, 2.0), (16, 1.0)]);
-        assert_eq!(training.metrics["loss"], [(320, 0.75), (640, 0.5)]);
-        assert_eq!(training.metrics["validation_loss"], [(640, 0.25)]);
-        assert_eq!(training.metrics["validation_accuracy"], [(640, 0.5)]);
-        assert_eq!(training.settings["compile"], "Graph");
-    }
 }

@@ -255,7 +255,8 @@ impl Shell {
         false
     }
 
-    /// Logs the job to its trackers, which must not fail it. Returns whether a signal was received, which ends the wait.
+    /// Logs the job to its trackers, which must not fail it. Returns whether a signal was received, which ends the
+    /// wait.
     async fn track(&mut self, interrupts: &mut Interrupts) -> bool {
         let Some(trackers) = &self.trackers else { return false };
         let Ok(evidence) = evidence::gather(&self.state) else { return false };

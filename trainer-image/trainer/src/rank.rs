@@ -76,8 +76,8 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
     Ok(Prepared { job, recipe, lineup })
 }
 
-/// Validates the plan, looks for the data, proves that the checkpoint storage can be used, and predicts the peak memory,
-/// bytes.
+/// Validates the plan, looks for the data, proves that the checkpoint storage can be used, and predicts the peak
+/// memory, bytes.
 fn preflight(launch: &Launch) -> Result<usize, Ending> {
     let Launch { plan, rank, world_size, .. } = launch;
     let place = Place::from_env()?;

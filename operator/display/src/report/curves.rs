@@ -151,7 +151,7 @@ pub(crate) fn whole(evidence: &Evidence) -> Vec<(f64, f64)> {
 
 /// The validation loss of a training: the first and the newest evaluation of each launch, and of the training as a
 /// whole, and those between them where they were recorded.
-pub(crate) fn validation(evidence: &Evidence) -> Vec<(f64, f64)> {
+fn validation(evidence: &Evidence) -> Vec<(f64, f64)> {
     let whole = evidence.status.training.as_ref().map(|training| Measured::from(&training.measured));
     let whole = whole.iter().flat_map(|measured| [&measured.first_validation, &measured.validation]).flatten();
     evaluated(evidence.training().flat_map(evaluations).chain(whole))

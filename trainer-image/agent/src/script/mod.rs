@@ -146,7 +146,8 @@ impl Script {
         all
     }
 
-    /// Variables that a launch of the script does not have, whoever sets them: where a tracker is, unless it is trained.
+    /// Variables that a launch of the script does not have, whoever sets them: where its trackers are, unless it is
+    /// trained.
     pub(crate) fn removed(launch: &LaunchPlan) -> &'static [&'static str] {
         trackers::removed(launch.kind)
     }

@@ -1,5 +1,5 @@
-//! Experiment trackers of a script (W&B, Comet, MLflow): only its training reports to them. The launches of a ladder are
-//! many and short, and would fill a project with runs that are no models.
+//! Experiment trackers of a script (W&B, Comet, MLflow): only its training reports to them. The launches of a ladder
+//! are many and short, and would fill a project with runs that are no models.
 
 use pawl_contract::plan::LaunchKind;
 
