@@ -25,8 +25,8 @@ pub const STOP_GRACE: &str = "PAWL_STOP_GRACE_SECONDS";
 /// the operator creates, which no preflight mounts.
 pub const PROVES_STORAGE: &str = "PAWL_PROVES_STORAGE";
 
-/// Directory in the job's claim for caches of libraries, such as `HF_HOME`, which outlive the attempt there; absent: they
-/// are where the libraries have them by default.
+/// Directory in the job's claim for caches of libraries, such as `HF_HOME`, which outlive the attempt there; absent:
+/// they are where the libraries have them by default.
 pub const CACHES: &str = "PAWL_CACHES";
 
 /// Reference of the image of the trainer's container, as the pod template has it: the agent records it.

@@ -1,9 +1,6 @@
 //! A job as the runs of an experiment tracker: one for the job, and below it one for the baseline, for each phase with
 //! a verdict, for all accepted phases together, and for the training.
 
-#[cfg(test)]
-mod tests;
-
 use crate::report::curves;
 use crate::report::evidence::{Evidence, FinishedLaunch};
 use crate::sentence;
@@ -242,3 +239,6 @@ fn newest<'a>(
 fn whole(points: Vec<(f64, f64)>) -> Curve {
     points.into_iter().map(|(items, value)| (items as u64, value)).collect()
 }
+
+#[cfg(test)]
+mod tests;

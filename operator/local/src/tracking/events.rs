@@ -63,7 +63,7 @@ enum Wire {
 }
 
 fn key(field: u64, wire: Wire) -> Vec<u8> {
-    varint(field << 3 | wire as u64)
+    varint((field << 3) | wire as u64)
 }
 
 fn varint(mut number: u64) -> Vec<u8> {
@@ -88,7 +88,7 @@ fn masked(bytes: &[u8]) -> u32 {
 
 /// CRC-32C (Castagnoli).
 fn crc32c(bytes: &[u8]) -> u32 {
-    let shifted = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+    let shifted = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| shifted(crc)))
 }
 

@@ -1,9 +1,6 @@
 //! The part of MLflow's REST API that logs runs: <https://mlflow.org/docs/latest/api_reference/rest-api.html>.
 
 mod answers;
-#[cfg(test)]
-mod tests;
-
 use super::TrackError;
 use answers::{Created, FoundExperiment, FoundRun, FoundRuns, Said};
 use jiff::Timestamp;
@@ -275,3 +272,6 @@ fn causes(error: &(dyn Error + 'static)) -> String {
     let all = std::iter::successors(Some(error), |&error| error.source());
     all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
+
+#[cfg(test)]
+mod tests;
