@@ -1,6 +1,7 @@
 //! The part of MLflow's REST API that logs runs: <https://mlflow.org/docs/latest/api_reference/rest-api.html>.
 
 mod answers;
+
 use super::TrackError;
 use answers::{Created, FoundExperiment, FoundRun, FoundRuns, Said};
 use jiff::Timestamp;
