@@ -62,6 +62,8 @@ def arguments(**own: Any) -> dict[str, Any]:
         "load_best_model_at_end": False,
         "eval_on_start": False,
         "disable_tqdm": True,
+        # Not all trackers that are installed, as Transformers 4: one without a key would end the training.
+        "report_to": own.get("report_to", "none"),
         "use_cpu": is_cpu(run),
     }
     if not run.tracks:
