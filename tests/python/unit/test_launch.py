@@ -465,3 +465,21 @@ def test_by_hand_the_script_runs_to_the_end_of_its_epochs(tmp_path_factory: pyte
     env = {name: value for name, value in environment().items() if not name.startswith("PAWL_")}
     done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "validation: loss 0.0384615, accuracy 0.5\nsteps 25 100\n" and done.stderr == ""
+
+
+def test_trackers_report_the_training_only(launch: Launch) -> None:
+    script = """
+        import pawl_launch
+        from pawl_launch import accelerate
+        run = pawl_launch.init()
+        print(run.kind, run.tracks, accelerate.arguments(log_with="wandb")["log_with"])
+        """
+    assert tracked(launch, script) == "Measure False None"
+    launch.plan |= {"kind": "Quality", "budget": {"items": 40}}
+    assert tracked(launch, script) == "Quality False None"
+    assert tracked(launch.train(items=40), script) == "Train True wandb"
+
+
+def tracked(launch: Launch, script: str) -> str:
+    """The first line that a script prints."""
+    return launch.start(script).communicate(timeout=60)[0].splitlines()[0]
