@@ -155,6 +155,7 @@ mod tests {
             plan: plan.map(PathBuf::from),
             serves_attempt,
             own_program,
+            restarts: 0,
         };
         let (launch, attempt) = (of_launch(Path::new("/j-1/a")), Of::Attempt("/j-1".into()));
         for (process, alone, with_launch, with_attempt) in [

@@ -121,6 +121,9 @@ pub(crate) fn zombies_of(parent: Pid) -> Vec<Pid> {
 /// `pawl_launch.warm`.
 const SERVES_ATTEMPT: &str = "PAWL_SERVES_ATTEMPT";
 
+/// In the environment of a worker: how often `torchrun`, or `accelerate launch` by it, has started the workers again.
+const RESTARTS: &str = "TORCHELASTIC_RESTART_COUNT";
+
 /// A process that this one has started or adopted, directly or not.
 #[derive(Debug)]
 pub(crate) struct Descendant {
@@ -131,6 +134,8 @@ pub(crate) struct Descendant {
     pub(crate) serves_attempt: bool,
     /// Whether its program is that of this process.
     pub(crate) own_program: bool,
+    /// How often its launcher, such as `torchrun`, had started workers again before it.
+    pub(crate) restarts: u32,
 }
 
 /// Every descendant of this process that has not ended, except for those in `except`, and theirs.
@@ -143,6 +148,13 @@ pub(crate) fn descendants(except: &BTreeSet<i32>) -> Vec<Descendant> {
     let mut known = family(&others.filter_map(|pid| Some((pid, parent(pid)?))).collect());
     known.remove(&(std::process::id() as i32));
     known.into_iter().filter_map(Pid::from_raw).map(descendant).collect()
+}
+
+/// How often a launcher has started its workers again, in the launch with this plan.
+pub(crate) fn restarts_of(plan: &Path) -> u32 {
+    let of_launch = |process: &Descendant| process.plan.as_deref() == Some(plan);
+    let all = descendants(&BTreeSet::new()).into_iter().filter(of_launch);
+    all.map(|process| process.restarts).max().unwrap_or(0)
 }
 
 /// This process and its descendants, by the parents of processes.
@@ -177,6 +189,7 @@ fn descendant(pid: Pid) -> Descendant {
         plan: value(env::PLAN).map(|plan| PathBuf::from(OsStr::from_bytes(plan))),
         serves_attempt: value(SERVES_ATTEMPT).is_some(),
         own_program: program(&proc).is_some_and(|own| Some(own) == program(Path::new("/proc/self"))),
+        restarts: value(RESTARTS).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok()).unwrap_or(0),
     }
 }
 

@@ -29,6 +29,7 @@ while [ $step -lt $1 ]; do
       usage) echo "train.py: error: unrecognized arguments: --fast" >&2; exit 2 ;;
       other) echo "ValueError: no"; exit 1 ;;
       early) exit 0 ;;
+      once) mkdir "$(dirname "$0")/failed" 2>/dev/null && { echo "ValueError: no"; exit 1; } ;;
     esac
   fi
   echo "step $step: loss $loss"
@@ -113,6 +114,42 @@ async fn failures_of_a_script_are_recognized() {
         let result = run_alone(&dir.path().join("a"), &plan).await;
         assert_eq!(outcomes(&result), [("l", outcome)], "{fault}: {result:?}");
         assert!(result.launches[0].message.contains(part), "{fault}: {}", result.launches[0].message);
+    }
+}
+
+/// As `torchrun --max-restarts`: counts in the environment of its workers, which have sessions of their own.
+const LAUNCHER: &str = r#"
+for count in 0 1 2; do
+  TORCHELASTIC_RESTART_COUNT=$count setsid --wait sh "$(dirname "$0")/train.sh" "$@" && exit 0
+done
+exit 1
+"#;
+
+#[tokio::test]
+async fn a_launcher_that_restarts_its_workers_hides_no_failure() {
+    for (kind, is_told) in [(LaunchKind::Measure, false), (LaunchKind::Train, true)] {
+        let dir = tempdir().unwrap();
+        let steps = if is_told { 120 } else { 100_000 };
+        let mut plan = script(dir.path(), 1, &["l"], &format!("{steps} 0.03 once $(settings.batchPerGpu)"));
+        let launcher = dir.path().join("launcher.sh");
+        std::fs::write(&launcher, LAUNCHER).unwrap();
+        plan.command[1] = launcher.to_string_lossy().into_owned();
+        plan.launches[0].kind = kind;
+        if is_told {
+            plan.launches[0].budget = pawl_contract::plan::Budget { items: Some(960), ..Default::default() };
+        }
+        let agent = alone(&dir.path().join("a"), &plan);
+        let events = Arc::clone(&agent.events);
+        let result = agent.result().await;
+        let warnings: Vec<_> = events.lock().unwrap().iter().filter_map(|(_, event)| warning(event)).collect();
+        let message = if is_told { warnings.join("\n") } else { result.launches[0].message.clone() };
+        assert!(message.contains("its launcher restarted the workers once, after a failure"), "{message} {result:?}");
+        let expected = if is_told { Outcome::Done } else { Outcome::Failed };
+        assert_eq!(outcomes(&result), [("l", expected)], "{result:?}");
+        assert_eq!(started(dir.path()), 2);
+        for pid in std::fs::read_to_string(dir.path().join("started")).unwrap().lines() {
+            assert!(!gang::lives(pid), "a worker outlived its launch");
+        }
     }
 }
 

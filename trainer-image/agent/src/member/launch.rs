@@ -4,6 +4,7 @@ use super::{GONE, Member, blocking, leaves_in_peace, next_stop};
 use crate::messages::{Down, Up};
 use crate::node::{Event, Stop};
 use crate::orphans;
+use crate::processes::restarts_of;
 use crate::ranks::{DEATH, Ranks};
 use crate::script::{Resume, Verdict};
 use crate::survivors;
@@ -20,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Interval of reading progress.
 const POLL: Duration = Duration::from_millis(100);
 
+/// Interval of looks at whether a launcher has restarted its workers.
+const RESTARTS: Duration = Duration::from_secs(2);
+
 /// A launch whose ranks run on this node.
 struct Running {
     plan: LaunchPlan,
@@ -34,6 +38,8 @@ struct Running {
     lost: bool,
     /// Whether agent 0 knows that the launch is complete.
     complete: bool,
+    /// How often a launcher has restarted its workers, and when that was looked at.
+    restarts: (u32, Instant),
 }
 
 impl Running {
@@ -114,6 +120,7 @@ impl Member<'_> {
             dead_by: Instant::now() + DEATH,
             lost: false,
             complete: false,
+            restarts: (0, Instant::now()),
         })
     }
 
@@ -159,6 +166,7 @@ impl Member<'_> {
     /// When a rank is still alive long after SIGKILL.
     fn look(&self, running: &mut Running) -> io::Result<()> {
         self.observe(running);
+        self.look_for_restarts(running);
         self.obey(running);
         self.warn(running);
         let Running { plan, ranks, watch, .. } = running;
@@ -190,6 +198,22 @@ impl Member<'_> {
             )));
         }
         Ok(())
+    }
+
+    /// What a launcher such as `torchrun --max-restarts` has started again is no success: a measurement fails by it.
+    fn look_for_restarts(&self, running: &mut Running) {
+        let Running { plan, ranks, restarts: (known, looked), complete, .. } = running;
+        let ends = !*complete && ranks.verdict() == Some(Verdict::Complete);
+        if self.shared.script.is_none() || looked.elapsed() < RESTARTS && !ends {
+            return;
+        }
+        *looked = Instant::now();
+        let count = restarts_of(&self.shared.dir(&plan.launch).join("plan.json"));
+        if count > std::mem::replace(known, count.max(*known))
+            && let Some(message) = ranks.restarted(plan.kind, count)
+        {
+            (self.observer)(Event::Warning { launch: plan.launch.clone(), message });
+        }
     }
 
     /// Ends a script that has done what the launch was for, or has failed by its losses.

@@ -15,6 +15,9 @@ use rustix::process::Signal;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Begins what is said of a failure that a launcher has hidden, such as `torchrun --max-restarts`.
+const RESTARTED: &str = "its launcher restarted the workers";
+
 /// What was asked of a rank before it ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
@@ -96,10 +99,22 @@ impl Followed {
     }
 
     /// Has the rank ended, which is measured: the launch ends with this outcome.
-    pub(super) fn fail(&self, outcome: Outcome, message: String) {
+    pub(crate) fn fail(&self, outcome: Outcome, message: String) {
         if let Some(meter) = &mut self.0.lock().meter {
             meter.verdict = Some(Verdict::Failed(outcome, message));
         }
+    }
+
+    /// Notes that a launcher has started the workers of the rank again, `count` times: how that is to be judged, and
+    /// the failure before it.
+    pub(crate) fn restarted(&self, count: u32) -> (Outcome, String) {
+        let state = self.0.lock();
+        let State { error, tracebacks, .. } = &*state;
+        let cause = error.as_ref().map(|(_, line)| line.clone()).or_else(|| tracebacks.cause());
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+        let cause = cause.unwrap_or_else(|| "its output names none".to_owned());
+        let outcome = error.as_ref().map_or(Outcome::Failed, |(outcome, _)| *outcome);
+        (outcome, format!("{RESTARTED} {times}, after a failure: {cause}"))
     }
 
     /// Why the rank has to be ended, if it has.
@@ -137,15 +152,24 @@ impl Followed {
     ) -> (Exit, Report) {
         let mut state = self.0.lock();
         let State { meter, error, lacks_memory, tracebacks } = &mut *state;
+        let exit = of_worker(exit, error.is_some(), tracebacks);
         let cause = tracebacks.cause().unwrap_or_else(|| format!("its last output: {last_words}"));
         let judged = judged(meter.as_mut(), error.as_ref(), exit, asked, &cause);
-        let (outcome, message) = with_memory(plan.kind, judged, lacks_memory.as_deref());
+        let judged = with_memory(plan.kind, judged, lacks_memory.as_deref());
+        let has_restarted = tracebacks.has_failed_worker() && !asked.complete && !asked.stop;
+        let (outcome, message) = with_restart(plan.kind, judged, has_restarted.then_some(&cause));
         let bare = Report { message, ..Report::bare(plan, rank, outcome) };
         let report = meter.as_ref().map_or_else(|| bare.clone(), |meter| meter.complete(bare.clone()));
         // What a signal means is decided by what the agent did to the rank.
         let by_signal = matches!(exit, Exit::Signal(_)) && outcome == Outcome::Failed;
         (if by_signal { exit } else { Exit::Code(outcome.exit_code().into()) }, report)
     }
+}
+
+/// The exit of the real rank: a launcher ends with 1 whatever signal has ended its worker.
+fn of_worker(exit: Exit, has_error: bool, tracebacks: &Tracebacks) -> Exit {
+    let is_launchers = matches!(exit, Exit::Code(code) if code != 0 && !has_error);
+    tracebacks.signal().filter(|_| is_launchers).map_or(exit, Exit::Signal)
 }
 
 fn judged(
@@ -208,6 +232,20 @@ fn with_memory(kind: LaunchKind, judged: (Outcome, String), line: Option<&str>) 
             match kind {
                 LaunchKind::Train => (Outcome::Done, if message.is_empty() { why } else { message }),
                 _ => (Outcome::OutOfMemory, why),
+            }
+        }
+        (judged, _) => judged,
+    }
+}
+
+/// What is said of a launch that ended well although a worker of its launcher has failed for this `cause`.
+fn with_restart(kind: LaunchKind, judged: (Outcome, String), cause: Option<&String>) -> (Outcome, String) {
+    match (judged, cause) {
+        ((Outcome::Done, message), Some(cause)) => {
+            let why = format!("{RESTARTED}, after a failure: {cause}");
+            match kind {
+                LaunchKind::Train => (Outcome::Done, if message.is_empty() { why } else { message }),
+                _ => (Outcome::Failed, why),
             }
         }
         (judged, _) => judged,
@@ -348,6 +386,32 @@ mod tests {
             assert_eq!((exit, outcome), expected, "{rank} {output} {message}");
         }
         assert_eq!(ended(0, memory, Exit::Code(1), no).2, memory.trim());
+    }
+
+    #[test]
+    fn the_signal_of_a_launchers_worker_is_that_of_the_rank() {
+        let no = Asked::default();
+        let report = "\r3/30\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : -9 (pid: 7)\n";
+        assert_eq!(ended(0, report, Exit::Code(1), no).0, Exit::Signal(9));
+        // Deepspeed ends with the negative number, of which 8 bits are left.
+        assert_eq!(ended(1, "x exits with return code = -9\n", Exit::Code(247), no).0, Exit::Signal(9));
+        assert_eq!(ended(0, &format!("MemoryError\n{report}"), Exit::Code(1), no).1, Outcome::HostOutOfMemory);
+        let stopped = ended(0, &report.replace("-9", "-15"), Exit::Code(1), Asked { stop: true, ..no });
+        assert_eq!((stopped.0, stopped.1), (Exit::Code(30), Outcome::Stopped));
+    }
+
+    #[test]
+    fn a_launcher_that_restarted_its_workers_hides_no_failure() {
+        let bar: String = (1..=30).map(|step| format!("\r{step}/30")).collect();
+        let log = "E0101 00:00:00.0 7 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) \
+                   local_rank: 0 (pid: 7) of binary: /usr/bin/python3\n";
+        let output = format!("Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 3\n{log}{bar}\n");
+        for (kind, expected) in [(LaunchKind::Train, Outcome::Done), (LaunchKind::Quality, Outcome::Failed)] {
+            let plan = LaunchPlan { kind, ..plan() };
+            let (_, outcome, message) = ended_of(&plan, 0, &output, Exit::Code(0), Asked::default());
+            assert_eq!(outcome, expected, "{message}");
+            assert!(message.contains("restarted the workers, after a failure: KeyError: 3"), "{message}");
+        }
     }
 
     #[test]

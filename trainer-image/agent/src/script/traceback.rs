@@ -17,8 +17,10 @@ pub(super) struct Tracebacks {
     /// Whether the exception of the traceback that follows was ignored.
     ignored: bool,
     exception: Option<String>,
-    /// How a worker of torchrun ended, as that reports it.
+    /// How a worker ended, as its launcher reports it: `1 (pid: 7)`, `-9`.
     worker: Option<String>,
+    /// Whether torchrun has reported a failed worker, before it ended or started the workers again.
+    has_failed: bool,
 }
 
 impl Tracebacks {
@@ -29,8 +31,11 @@ impl Tracebacks {
             self.ignored = true;
         } else if line.starts_with("Traceback (most recent call last)") {
             self.inside = true;
-        } else if let Some(end) = line.trim_start().strip_prefix("exitcode ") {
-            self.worker = Some(end.trim_start_matches([' ', ':']).trim_end().to_owned());
+        } else if let Some(end) = end_of_worker(line) {
+            self.worker = Some(end.to_owned());
+        } else if let Some((end, _)) = failed_worker(line) {
+            self.has_failed = true;
+            self.worker = Some(end.to_owned());
         } else if self.inside && !line.is_empty() && !line.starts_with(char::is_whitespace) {
             self.inside = false;
             if std::mem::take(&mut self.ignored) {
@@ -44,6 +49,17 @@ impl Tracebacks {
         true
     }
 
+    /// Whether a worker of torchrun has failed. If that ends with 0, it has started the workers again.
+    pub(super) const fn has_failed_worker(&self) -> bool {
+        self.has_failed
+    }
+
+    /// The signal that ended the worker of a launcher.
+    pub(super) fn signal(&self) -> Option<i32> {
+        let code: i32 = self.worker.as_deref()?.split(' ').next()?.parse().ok()?;
+        code.checked_neg().filter(|signal| *signal > 0)
+    }
+
     /// The last exception, and how the worker of a launcher ended.
     pub(super) fn cause(&self) -> Option<String> {
         let worker = self.worker.as_ref().map(|end| format!("a worker ended with exit code {end}"));
@@ -52,6 +68,19 @@ impl Tracebacks {
             (exception, worker) => exception.clone().or(worker),
         }
     }
+}
+
+/// How a worker ended, by the report of torchrun (`  exitcode  : -9 (pid: 7)`) or of deepspeed (`... exits with return
+/// code = -9`).
+fn end_of_worker(line: &str) -> Option<&str> {
+    let of_torchrun = line.trim_start().strip_prefix("exitcode ").map(|end| end.trim_start_matches([' ', ':']));
+    let of_deepspeed = || line.split_once(" exits with return code = ").map(|(_, end)| end);
+    of_torchrun.or_else(of_deepspeed).map(str::trim_end)
+}
+
+/// How a worker ended and where it ran, by the log of torchrun: `failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: python3`.
+fn failed_worker(line: &str) -> Option<(&str, &str)> {
+    line.split_once("failed (exitcode: ")?.1.split_once(") local_rank: ")
 }
 
 /// Launchers put the rank before each line: `[rank0]: ValueError`, `[default0]:ValueError`.
@@ -100,5 +129,19 @@ mod tests {
         assert_eq!(told.as_deref(), Some("ValueError: no (a worker ended with exit code 1 (pid: 7))"));
         let killed = cause(&launcher.replace("1 (pid: 7)", "-9 (pid: 7)")).unwrap();
         assert!(killed.contains("ChildFailedError") && killed.contains("exit code -9 (pid: 7)"), "{killed}");
+    }
+
+    #[test]
+    fn the_signal_of_a_worker_is_read_from_the_report_of_its_launcher() {
+        for (line, expected) in [
+            ("  exitcode  : -9 (pid: 7)", Some(9)),
+            ("[2026-01-01 00:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python3'] exits with return code = -11", Some(11)),
+            ("  exitcode  : 1 (pid: 7)", None),
+            ("step 3: the exitcode is fine", None),
+        ] {
+            let mut tracebacks = Tracebacks::default();
+            tracebacks.read(line);
+            assert_eq!(tracebacks.signal(), expected, "{line}");
+        }
     }
 }
