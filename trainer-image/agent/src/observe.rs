@@ -1,10 +1,14 @@
 //! Runs a command once as it is, and keeps what it prints and the CPU time that it uses.
 
+use crate::exits::Exit;
+use crate::oom::OomCounter;
 use crate::orphans::{self, Running};
 use crate::processes::{MachineTicks, Ticks, descendants, ticks_of};
+use crate::script::failure;
 use crate::spawn::Nursery;
 use crate::survivors;
 use parking_lot::Mutex;
+use pawl_contract::exit::Outcome;
 use pawl_contract::log::MAX_LINE;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +42,8 @@ pub struct Observed {
     pub lines: Vec<(f64, String)>,
     /// How it ended by itself; `None`: it was ended.
     pub exit: Option<ExitStatus>,
+    /// What its failure means, and a line that says so. Also of one that went on although memory ran out.
+    pub failure: Option<(Outcome, String)>,
     /// When it was started.
     pub began: SystemTime,
     /// The CPU time that it has used, over time.
@@ -79,6 +85,8 @@ pub async fn observe(
     let (output, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let _running = Running::new();
+    let oom = OomCounter::find();
+    let kills = oom.kills();
     let nursery = Nursery::start()?;
     let read = Arc::new(Mutex::new(Lines::default()));
     let shared = Arc::clone(&read);
@@ -112,7 +120,10 @@ pub async fn observe(
     }
     let mut lines = read.lock();
     lines.end(start.elapsed().as_secs_f64());
-    Ok(Observed { lines: mem::take(&mut lines.all), exit, began, usage })
+    let lines = mem::take(&mut lines.all);
+    let texts = lines.iter().map(|(_, text)| text.as_str());
+    let failure = failure(texts, exit.map(Exit::of), oom.killed_since(kills).is_some());
+    Ok(Observed { lines, exit, failure, began, usage })
 }
 
 /// Looks at the CPU time of a process and of what it has started, again and again.

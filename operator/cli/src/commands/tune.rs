@@ -1,16 +1,20 @@
 //! `pawl tune`.
 
+mod batch;
 mod command;
+mod fitting;
 mod gpu;
 mod lines;
 mod outlook;
 mod profile;
 mod proposal;
+mod start;
 mod stored;
 
 use super::{init, print, status};
 use crate::args::{InitArgs, TuneArgs};
 use crate::exit;
+use batch::Larger;
 use command::{Part, Tuned};
 use lines::{Findings, Unseen};
 use pawl_agent::Observed;
@@ -26,6 +30,7 @@ use proposal::Script;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use start::{Start, Workers};
 use stored::{Identity, Stored};
 
 /// Why there is nothing to measure: what to say, and the exit code.
@@ -34,42 +39,48 @@ struct Refusal(u8, String);
 /// What is tuned.
 struct Request<'a> {
     arguments: &'a TuneArgs,
-    /// The script, absolute.
-    path: PathBuf,
+    /// Where it is started.
+    here: PathBuf,
+    start: Start,
+    /// The script, and the shell script that starts it.
     source: Vec<u8>,
-    /// The arguments of the script.
-    given: &'a [String],
     init: InitArgs,
     state: StateDir,
 }
 
 impl<'a> Request<'a> {
     fn new(arguments: &'a TuneArgs) -> Result<Self, Refusal> {
-        let (script, given) = arguments.command.split_first().ok_or_else(|| Refusal(exit::INPUT, String::new()))?;
-        let read = std::fs::canonicalize(script).and_then(|path| Ok((std::fs::read(&path)?, path)));
-        let (source, path) = read.map_err(|error| {
-            Refusal(
-                exit::INPUT,
-                format!(
-                    "{script}: {error}: give the path of the training script, then its arguments; \
-                 set its variables before `pawl tune`"
-                ),
-            )
-        })?;
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let here = std::env::current_dir().map_err(|error| Refusal(exit::INPUT, error.to_string()))?;
+        let mut start = Start::of(&arguments.command, &here).map_err(|message| Refusal(exit::INPUT, message))?;
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|error| Refusal(exit::INPUT, format!("{}: {error}", path.display())))
+        };
+        let mut source = read(&start.script)?;
+        let text = String::from_utf8_lossy(&source).into_owned();
+        start.check_notebook(&text).map_err(|message| Refusal(exit::INPUT, message))?;
+        if let Some(wrapper) = &start.wrapper {
+            source.extend(read(&wrapper.path)?);
+        }
+        let stem = start.script.file_stem().unwrap_or_default().to_string_lossy();
         let name = format!("tune-{}", init::label(&stem));
         let state = arguments.state.as_ref().map_or_else(|| StateDir::default_for(&name), StateDir::new);
-        let gpus = arguments.gpus.unwrap_or_else(|| visible_gpus().len().min(1) as u32);
+        let gpus = arguments.gpus.unwrap_or_else(|| {
+            let visible = visible_gpus().len() as u32;
+            match start.workers {
+                Workers::These(count) => visible.min(count),
+                Workers::OnePerGpu => visible,
+            }
+        });
         let init = InitArgs {
-            script: script.into(),
-            framework: command::framework(&String::from_utf8_lossy(&source)),
+            script: start.script.clone(),
+            framework: command::framework(&text, start.launcher),
             name: Some(name),
             gpus,
             batch: None,
             items: None,
             out: "-".into(),
         };
-        Ok(Self { arguments, path, source, given, init, state })
+        Ok(Self { arguments, here, start, source, init, state })
     }
 
     fn name(&self) -> &str {
@@ -93,10 +104,10 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
     pawl_agent::adopt_orphans().map_err(|error| Refusal(exit::FAILED, error.to_string()))?;
     let mut request = Request::new(arguments)?;
     request.state = request.state.prepare().map_err(|error| Refusal(exit::STATE, error.to_string()))?;
-    let here = std::env::current_dir().map_err(|error| Refusal(exit::INPUT, error.to_string()))?;
-    let mut tuned = Tuned::new(&request.init, &request.path, request.given, &here);
-    let identity = Identity::of(&request.source, request.given, request.init.gpus, &here, &tuned);
+    let mut tuned = Tuned::new(&request.init, &request.start, &request.here);
+    let identity = Identity::of(&request.source, &arguments.command, request.init.gpus, &request.here, &tuned);
     let manifest = request.manifest();
+    let mut budget = arguments.budget.get();
     let (stored, text) = match Stored::load(&request.state, &identity).zip(std::fs::read_to_string(&manifest).ok()) {
         Some((stored, text)) => {
             say(arguments, &format!("continued: the proposal of before is in {}\n", displayed(&manifest)));
@@ -107,10 +118,17 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
                 Ok(seen) => seen,
                 Err(signal) => return Ok(ExitCode::from(signal.exit_status())),
             };
-            if let Some(steps) = proposal::steps_given(&script(&request, &tuned, &seen)) {
+            let larger = match fitting::larger(&request, &script(&request, &tuned, &seen, None))? {
+                Ok((larger, spent)) => {
+                    budget = budget.saturating_sub(spent);
+                    larger
+                }
+                Err(signal) => return Ok(ExitCode::from(signal.exit_status())),
+            };
+            if let Some(steps) = proposal::steps_given(&script(&request, &tuned, &seen, None)) {
                 tuned.lengthen(steps);
             }
-            proposed(&request, identity, &tuned, &seen)?
+            proposed(&request, identity, &tuned, &seen, larger)?
         }
     };
     let job = pawl_manifest::parse(&text, &displayed(&manifest))
@@ -125,7 +143,7 @@ fn tuned(arguments: &TuneArgs) -> Result<ExitCode, Refusal> {
         trainer: vec![program.into_os_string(), "trainer".into()],
         features: crate::version::features(),
         style: Style { document: false, quiet: arguments.quiet },
-        limit: Some(arguments.budget.get()),
+        limit: Some(budget),
     };
     let finished = pawl_local::run(job, options);
     let (outcome, finished) = finished.map_err(|error| Refusal(exit::of_error(&error), error.to_string()))?;
@@ -154,10 +172,10 @@ fn observed(request: &Request<'_>, tuned: &Tuned) -> Result<Result<Seen, Signal>
     let hook = Hook::new(&directory.join("hook")).map_err(failed)?;
     let gpu = gpu::Watched::first(request.init.gpus);
     let mut received = None;
-    let Observed { lines, exit, began, usage } = runtime
+    let Observed { lines, exit, began, usage, .. } = runtime
         .block_on(async {
             let mut command = tokio::process::Command::new(program);
-            command.args(rest).env("PYTHONUNBUFFERED", "1").envs(hook.variables());
+            command.args(rest).env("PYTHONUNBUFFERED", "1").envs(hook.variables(&request.start.script));
             let mut interrupts = Interrupts::listen()?;
             let stopped = async { received = Some(interrupts.next().await) };
             pawl_agent::observe(command, &directory, limit.get(), stopped).await
@@ -200,7 +218,7 @@ fn explained(unseen: &Unseen, lines: &[lines::Line]) -> String {
     }
 }
 
-fn script<'a>(request: &'a Request<'_>, tuned: &'a Tuned, seen: &'a Seen) -> Script<'a> {
+fn script<'a>(request: &'a Request<'_>, tuned: &'a Tuned, seen: &'a Seen, larger: Option<Larger>) -> Script<'a> {
     Script {
         name: request.name(),
         framework: request.init.framework,
@@ -208,6 +226,7 @@ fn script<'a>(request: &'a Request<'_>, tuned: &'a Tuned, seen: &'a Seen) -> Scr
         tuned,
         findings: &seen.findings,
         evidence: &seen.evidence,
+        larger,
         has_ended: seen.has_ended,
         budget: request.arguments.budget.get(),
     }
@@ -219,8 +238,9 @@ fn proposed(
     identity: Identity,
     tuned: &Tuned,
     seen: &Seen,
+    larger: Option<Larger>,
 ) -> Result<(Stored, String), Refusal> {
-    let proposal = proposal::propose(&script(request, tuned, seen));
+    let proposal = proposal::propose(&script(request, tuned, seen, larger));
     let Seen { findings, evidence, .. } = seen;
     let pace = &findings.pace;
     let mut text = format!("found: a step takes {}, a line comes every {} steps", duration(pace.step), pace.every);

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "shared with the tests of the other commands")]
 #[path = "../all/scene.rs"]
 mod scene;
+mod styles;
 
 use rstest::rstest;
 use rustix::process::Signal;
@@ -201,7 +202,8 @@ fn a_script_is_measured_and_its_changed_command_printed(
     assert!(started.lines().all(is_given), "{started}");
 }
 
-/// Epochs whose losses are counted in items, and a test after each. A step takes as long whatever the batch.
+/// Epochs whose losses are counted in items, and a test after each. A step takes as long whatever the batch, of which 128
+/// items fit.
 const EPOCHS: &str = r#"
 import argparse, time
 parser = argparse.ArgumentParser()
@@ -209,6 +211,8 @@ parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--epochs", type=int, default=6)
 parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
+if args.batch_size > 128:
+    raise MemoryError
 seen = 0
 for epoch in range(1, args.epochs + 1):
     for batch, items in enumerate(range(0, 2048, args.batch_size)):
@@ -227,6 +231,7 @@ fn a_larger_batch_is_judged_by_the_validations_that_were_seen() {
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert_eq!(state(&status, "larger-batch"), "Accepted", "{text}");
     assert!(status["phases"][0]["quality"].is_object(), "{status:#}");
+    assert!(text.contains("128 fits, 192 does not: out of memory of the host\n"), "{text}");
     assert_eq!(line(&text, "command"), "python3 train.py --batch-size=128", "{text}");
 }
 
@@ -287,6 +292,7 @@ fn micro_batches_are_merged_as_far_as_they_fit() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert_eq!(state(&status, "one-micro-batch"), "Accepted", "{text}");
+    assert!(text.contains("8 fits, 16 does not: out of memory of the host\n"), "{text}");
     assert_eq!(line(&text, "command"), "python3 train.py --gradient_accumulation_steps=2 --batch_size=8", "{text}");
 }
 

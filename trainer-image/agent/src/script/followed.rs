@@ -166,6 +166,42 @@ impl Followed {
     }
 }
 
+/// What the end of a command means that is not measured, by its output; `None`: memory sufficed, and it did not fail.
+/// `exit`: `None` where it was ended. `is_oom_kill`: the kernel has ended a process for its memory.
+pub(crate) fn failure<'a>(
+    lines: impl Iterator<Item = &'a str>,
+    exit: Option<Exit>,
+    is_oom_kill: bool,
+) -> Option<(Outcome, String)> {
+    let (mut error, mut lacks_memory, mut tracebacks) = (None, None, Tracebacks::default());
+    for line in lines {
+        if lacks_memory.is_none() && signs::lacks_memory(line) {
+            lacks_memory = Some(line.trim().to_owned());
+        }
+        if tracebacks.read(line)
+            && let Some(outcome) = signs::outcome(line)
+        {
+            error = Some((outcome, line.trim().to_owned()));
+        }
+    }
+    let by_memory = lacks_memory.map(|line| (Outcome::OutOfMemory, line));
+    let exit = match exit {
+        None | Some(Exit::Code(0)) => return by_memory,
+        Some(exit) => of_worker(exit, error.is_some(), &tracebacks),
+    };
+    let killed = (Outcome::HostOutOfMemory, "a process was killed for its memory".to_owned());
+    if is_oom_kill && exit == Exit::Signal(Signal::KILL.as_raw()) {
+        return Some(killed);
+    }
+    let cause = tracebacks.cause().unwrap_or_default();
+    let of_code = match exit {
+        Exit::Code(code) => Outcome::from_exit_code(code),
+        Exit::Signal(_) => Outcome::Failed,
+    };
+    let plain = (of_code, ending(exit, None, &cause));
+    if of_code == Outcome::Failed { error.or(by_memory).or(Some(plain)) } else { Some(plain) }
+}
+
 /// The exit of the real rank: a launcher ends with 1 whatever signal has ended its worker.
 fn of_worker(exit: Exit, has_error: bool, tracebacks: &Tracebacks) -> Exit {
     let is_launchers = matches!(exit, Exit::Code(code) if code != 0 && !has_error);
@@ -398,6 +434,27 @@ mod tests {
         assert_eq!(ended(0, &format!("MemoryError\n{report}"), Exit::Code(1), no).1, Outcome::HostOutOfMemory);
         let stopped = ended(0, &report.replace("-9", "-15"), Exit::Code(1), Asked { stop: true, ..no });
         assert_eq!((stopped.0, stopped.1), (Exit::Code(30), Outcome::Stopped));
+    }
+
+    #[test]
+    fn the_failure_of_a_command_is_known_by_its_type() {
+        let memory = "torch.OutOfMemoryError: CUDA out of memory.";
+        for (line, exit, is_oom_kill, expected) in [
+            (memory, Some(Exit::Code(1)), false, Some(Outcome::OutOfMemory)),
+            ("MemoryError", Some(Exit::Code(1)), false, Some(Outcome::HostOutOfMemory)),
+            ("", Some(Exit::Signal(9)), true, Some(Outcome::HostOutOfMemory)),
+            ("", Some(Exit::Signal(9)), false, Some(Outcome::Failed)),
+            ("  exitcode  : -9 (pid: 7)", Some(Exit::Code(1)), true, Some(Outcome::HostOutOfMemory)),
+            ("", Some(Exit::Code(10)), false, Some(Outcome::OutOfMemory)),
+            ("ValueError: x", Some(Exit::Code(1)), false, Some(Outcome::Failed)),
+            // It was ended, after it had left out a batch.
+            ("WARNING: OOM, skipping batch", None, false, Some(Outcome::OutOfMemory)),
+            ("step 1: loss 2", None, false, None),
+            ("step 1: loss 2", Some(Exit::Code(0)), false, None),
+        ] {
+            let found = failure(std::iter::once(line), exit, is_oom_kill);
+            assert_eq!(found.map(|(outcome, _)| outcome), expected, "{line} {exit:?}");
+        }
     }
 
     #[test]

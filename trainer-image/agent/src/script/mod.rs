@@ -18,7 +18,7 @@ pub(crate) use checkpoints::Sightings;
 use checkpoints::{Checkpoints, continued};
 use fence::Epoch;
 pub(crate) use fence::Fence;
-pub(crate) use followed::{Asked, Followed, Tap};
+pub(crate) use followed::{Asked, Followed, Tap, failure};
 pub(crate) use kubeflow::Kubeflow;
 use meter::Standing;
 pub(crate) use meter::{Expected, Verdict};

@@ -7,7 +7,6 @@ use super::words::{Passed, Style};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,6 +29,9 @@ pub struct Options {
     /// Where its configuration is.
     #[serde(default)]
     hydra: Option<hydra::Main>,
+    /// Variables that the command line sets.
+    #[serde(skip)]
+    set: BTreeMap<String, String>,
 }
 
 impl Options {
@@ -57,10 +59,10 @@ impl Options {
         options
     }
 
-    /// As [`Self::of`], of a script that is started with these arguments, in this environment: it has the options that
-    /// it declares, and those that are given.
-    pub fn given(script: &Path, arguments: &[String]) -> Self {
-        let mut options = Self::with(script, arguments);
+    /// As [`Self::of`], of a script that is started with these arguments, in this environment with these variables
+    /// besides: it has the options that it declares, and those that are given.
+    pub fn given(script: &Path, arguments: &[String], set: BTreeMap<String, String>) -> Self {
+        let mut options = Self { set, ..Self::with(script, arguments) };
         (options.complete, options.exact) = (true, true);
         for (index, word) in arguments.iter().enumerate().filter(|(_, word)| word.starts_with("--")) {
             let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
@@ -71,12 +73,11 @@ impl Options {
             }
         }
         for option in options.declared.iter_mut().filter(|option| option.style == Style::Variable) {
-            let set = option.names.first().and_then(std::env::var_os);
-            if let Some(value) = set.as_deref().and_then(OsStr::to_str) {
+            if let Some(value) = option.names.first().and_then(|name| variable(&options.set, name)) {
                 option.default = match option.takes {
                     Takes::Boolean => Value::Bool(value == option.on),
                     Takes::Nothing | Takes::Value | Takes::Optional | Takes::Other => {
-                        value.parse::<u64>().map_or(value.into(), Value::from)
+                        value.parse::<u64>().map_or_else(|_| value.into(), Value::from)
                     }
                 };
             }
@@ -88,7 +89,7 @@ impl Options {
     pub fn variables(&self) -> BTreeMap<String, String> {
         let names =
             self.declared.iter().filter(|option| option.style == Style::Variable).flat_map(|option| &option.names);
-        names.filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect()
+        names.filter_map(|name| Some((name.clone(), variable(&self.set, name)?))).collect()
     }
 
     /// The option that a word of a command line names, maybe in short or abbreviated, or as a key.
@@ -147,7 +148,7 @@ impl Options {
         let (positional, options): (Vec<&Declared>, Vec<&Declared>) =
             missing.partition(|option| option.names.is_empty());
         let is_absent = |option: &&Declared| {
-            let is_set = |name: &String| option.style == Style::Variable && std::env::var_os(name).is_some();
+            let is_set = |name: &String| option.style == Style::Variable && variable(&self.set, name).is_some();
             !option
                 .names
                 .iter()
@@ -225,6 +226,11 @@ impl Options {
         (matches!(option.takes, Takes::Value | Takes::Optional) && !is_default)
             .then(|| argument.switched(name, option.style, value))
     }
+}
+
+/// The value of a variable, which the command line may set.
+fn variable(set: &BTreeMap<String, String>, name: &str) -> Option<String> {
+    set.get(name).cloned().or_else(|| std::env::var(name).ok())
 }
 
 /// Values of an option, by its name and its default.
@@ -349,7 +355,7 @@ subprocess.run(["tool", "--fused"])
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), source).unwrap();
         let given = ["-b", "4", "--comp", "--lr", "0.1", "--workers=2", "--verbose"].map(str::to_owned);
-        let options = Options::given(file.path(), &given);
+        let options = Options::given(file.path(), &given, BTreeMap::new());
         let resolved = |word: &str| options.resolve(word).map(|option| (option.names[0].clone(), option.has_value()));
         for (word, expected) in [
             ("-b", Some(("--batch_size", true))),

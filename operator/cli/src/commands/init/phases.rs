@@ -7,6 +7,13 @@ use serde_json::{Value, json};
 pub const MORE_WORKERS: u32 = 4;
 /// Micro-batches of a step.
 pub const ACCUMULATION: &str = "accumulationSteps";
+/// Multiples of the batch of the baseline that are tried, where a step has one micro-batch. More need another learning
+/// rate.
+pub const MULTIPLES: [u32; 5] = [2, 3, 4, 6, 8];
+/// Triggers of fallbacks with a smaller batch.
+pub const LACKS_MEMORY: [&str; 2] = ["OutOfMemory", "HostOutOfMemory"];
+/// As [`LACKS_MEMORY`], and a batch that fits but is too large to learn as well.
+pub const TOO_LARGE: [&str; 4] = ["OutOfMemory", "HostOutOfMemory", "SpeedBelowThreshold", "QualityBelowThreshold"];
 /// The settings of a phase and its fallbacks, at most.
 const CHOICES: usize = 9;
 
@@ -109,14 +116,20 @@ impl Phase {
 
     /// Its entry in `spec.phases` for a baseline with this batch and number of micro-batches, with a comment.
     pub fn entry(self, batch: u32, accumulation: u32, comment: &str) -> String {
+        self.entry_of(self.choices(batch, accumulation), &LACKS_MEMORY, comment)
+    }
+
+    /// As [`Self::entry`], with these settings and then those of its fallbacks, which are tried when one of these
+    /// triggers occurs.
+    pub fn entry_of(self, choices: Vec<Value>, when: &[&str], comment: &str) -> String {
         let mut fields = vec![("name", json!(self.name()))];
         if self.is_changed() {
             fields.push(("numerics", json!("Changed")));
         }
-        let mut choices = self.choices(batch, accumulation).into_iter();
+        let mut choices = choices.into_iter();
         fields.push(("settings", choices.next().unwrap_or_default()));
         let fallbacks: Vec<Value> =
-            choices.map(|settings| json!({"when": ["OutOfMemory", "HostOutOfMemory"], "settings": settings})).collect();
+            choices.map(|settings| json!({"when": when, "settings": settings})).collect();
         if !fallbacks.is_empty() {
             fields.push(("fallbacks", Value::Array(fallbacks)));
         }

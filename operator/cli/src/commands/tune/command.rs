@@ -7,6 +7,7 @@ use crate::commands::init::declared::Declared;
 use crate::commands::init::options::{Options, plain};
 use crate::commands::init::phases::{ACCUMULATION, Phase};
 use crate::commands::init::words::{Missing, Passed, Style, Value, Word, literal};
+use crate::commands::tune::start::{Launcher, Program, Start, Wrapper};
 use pawl_api::TrainingJob;
 use pawl_contract::plan::LaunchPlan;
 use pawl_contract::settings::Settings;
@@ -57,19 +58,23 @@ pub struct Tuned {
     pub required: Vec<String>,
     /// Its variables that are set.
     pub variables: BTreeMap<String, String>,
+    /// What the user should know.
+    pub notes: Vec<String>,
 }
 
 impl Tuned {
-    /// The command `python3 SCRIPT GIVEN...` of a user whose directory is `here`.
-    pub fn new(arguments: &InitArgs, script: &Path, given: &[String], here: &Path) -> Self {
-        let read = Options::given(script, given);
-        let (required, variables) = (read.required(given), read.variables());
+    /// The command of a user whose directory is `here`.
+    pub fn new(arguments: &InitArgs, start: &Start, here: &Path) -> Self {
+        let given = start.arguments();
+        let read = Options::given(&start.script, &given, start.variables.iter().cloned().collect());
+        let (required, variables) = (read.required(&given), read.variables());
         let options = if arguments.framework == Framework::Hf { Options::default() } else { read };
-        let command = Command::with(arguments, script, &options);
+        let command = Command::with(arguments, &start.script, &options);
         let mut words: Vec<Word> = command.words.into_iter().filter(is_varied).collect();
         if has_own_options(arguments.framework) {
             words.extend(options.word(&EVALUATION).map(Word::Passed));
         }
+        words.retain(|word| start.wrapper.as_ref().is_none_or(|wrapper| is_passed_on(word, wrapper)));
         let has = |value| words.iter().filter_map(Word::passed).any(|passed| passed.value == value);
         let mut tuned = Self {
             pieces: Vec::new(),
@@ -80,17 +85,63 @@ impl Tuned {
             has_evaluation: has(Value::Evaluation),
             required,
             variables,
+            notes: start.notes.clone(),
         };
         tuned.settings.retain(|name, _| NUMBERS.contains(&name.as_str()));
         let batch = options.number(&BATCH_OPTION);
         let batch = batch.or_else(|| (!options.exact).then_some(command.batch));
         tuned.settings.extend(batch.map(|batch| (BATCH.to_owned(), batch)));
-        tuned.keep(given, &options, &mut words);
+        let mut set = tuned.keep_variables(&start.variables, &mut words);
+        tuned.keep(start.wrapped(), &options, &mut words);
+        // They are given once more, after those of the shell script: the last one counts.
+        words.extend(std::mem::take(&mut tuned.pieces).into_iter().flat_map(|piece| piece.launch).filter(is_passed));
+        tuned.keep(&start.given, &options, &mut words);
+        let of_launcher = tuned.of_launcher(start);
         tuned.add(words);
-        let (variables, rest) = std::mem::take(&mut tuned.pieces).into_iter().partition(Piece::is_variable);
-        tuned.pieces = started(arguments, script, here, variables);
+        let (variables, rest): (Vec<Piece>, _) =
+            std::mem::take(&mut tuned.pieces).into_iter().partition(Piece::is_variable);
+        set.extend(variables);
+        tuned.pieces = started(arguments, start, here, set, of_launcher);
         tuned.pieces.extend::<Vec<Piece>>(rest);
         tuned
+    }
+
+    /// The variables that `env` sets: those that launches vary become placeholders.
+    fn keep_variables(&mut self, set: &[(String, String)], words: &mut Vec<Word>) -> Vec<Piece> {
+        let kept = set.iter().map(|(name, value)| {
+            let own = format!("{name}={value}");
+            let is = |word: &Word| word.passed().is_some_and(|it| it.style == Style::Variable && it.name == *name);
+            let found = words.iter().position(is).map(|at| words.remove(at));
+            let setting = found.as_ref().and_then(Word::passed).and_then(|passed| passed.value.setting());
+            let varied = found.as_ref().and_then(Word::passed).and_then(|it| self.varied(it.clone(), Some(value)));
+            if varied.is_none() {
+                self.fixed.extend(setting.map(|setting| (setting.to_owned(), own.clone())));
+            }
+            Piece { launch: vec![varied.map_or_else(|| Word::Fixed(own.clone()), Word::Passed)], own: vec![own] }
+        });
+        kept.collect()
+    }
+
+    /// The options by which `accelerate launch` is told what a script has no option for.
+    fn of_launcher(&mut self, start: &Start) -> Vec<Word> {
+        if start.launcher != Some(Launcher::Accelerate) || start.program.options.is_none() {
+            return Vec::new();
+        }
+        let option = |name: &str, setting, is, text: &'static str| Passed {
+            name: name.to_owned(),
+            style: Style::Option,
+            value: Value::Chosen { setting, is, text: Some(text.into()) },
+            missing: Missing::Never,
+        };
+        let options = [
+            option("--mixed_precision", "precision", "bf16", "bf16"),
+            option("--dynamo_backend", "compile", "Fuse", "inductor"),
+        ];
+        let (given, open): (Vec<_>, Vec<_>) =
+            options.into_iter().partition(|option| start.program.given.contains(&plain(&option.name)));
+        let fixed = |option: Passed| Some((option.value.setting()?.to_owned(), option.name));
+        self.fixed.extend(given.into_iter().filter_map(fixed));
+        open.into_iter().map(Word::Passed).collect()
     }
 
     /// The user's own arguments: those that launches vary become placeholders.
@@ -226,7 +277,8 @@ impl Tuned {
 }
 
 impl Piece {
-    fn passed(&self) -> impl Iterator<Item = &Passed> {
+    /// What launches vary in it.
+    pub fn passed(&self) -> impl Iterator<Item = &Passed> {
         self.launch.iter().filter_map(Word::passed)
     }
 
@@ -262,20 +314,50 @@ pub fn changed(parts: &[Part], job: &TrainingJob, accepted: &Settings) -> Result
     Ok(words)
 }
 
+/// Starts a launcher in the first of the ranks that Pawl starts, which has a process for each GPU itself. The others end
+/// well at once.
+const ONCE: [&str; 4] =
+    ["sh", "-c", "test \"$RANK\" = 0 || exit 0; unset RANK LOCAL_RANK WORLD_SIZE; exec \"$@\"", "sh"];
+
 /// The start of the command, with the variables of the script.
-fn started(arguments: &InitArgs, script: &Path, here: &Path, variables: Vec<Piece>) -> Vec<Piece> {
+fn started(
+    arguments: &InitArgs,
+    start: &Start,
+    here: &Path,
+    variables: Vec<Piece>,
+    of_launcher: Vec<Word>,
+) -> Vec<Piece> {
     let mut environment: Vec<String> = vec!["env".into(), "-C".into(), here.to_string_lossy().into_owned()];
     if arguments.gpus <= 1 {
         // With these, the script would believe that it is one of several.
         environment.extend(["-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE"].map(str::to_owned));
     }
-    let fixed = |words: Vec<String>| words.into_iter().map(Word::Fixed).collect();
-    let program = fixed(vec!["python3".to_owned(), script.to_string_lossy().into_owned()]);
-    let own = vec!["python3".to_owned(), arguments.script.to_string_lossy().into_owned()];
-    let mut pieces = vec![Piece { launch: fixed(environment), own: Vec::new() }];
+    environment.extend(start.env.iter().skip(1).cloned());
+    let fixed = |words: &[String]| words.iter().cloned().map(Word::Fixed).collect();
+    let mut pieces = vec![Piece { launch: fixed(&environment), own: start.env.clone() }];
     pieces.extend(variables);
-    pieces.push(Piece { launch: program, own });
+    if arguments.gpus > 1 && start.launcher.is_some() {
+        pieces.push(Piece { launch: fixed(&ONCE.map(str::to_owned)), own: Vec::new() });
+    }
+    let Program { launch, own, options, .. } = &start.program;
+    let (in_launch, in_own) = options.unwrap_or((launch.len(), own.len()));
+    pieces.push(Piece { launch: fixed(&launch[..in_launch]), own: own[..in_own].to_vec() });
+    pieces.extend(of_launcher.into_iter().map(|word| Piece { launch: vec![word], own: Vec::new() }));
+    pieces.push(Piece { launch: fixed(&launch[in_launch..]), own: own[in_own..].to_vec() });
     pieces
+}
+
+/// Whether a word differs between launches.
+fn is_passed(word: &Word) -> bool {
+    word.passed().is_some()
+}
+
+/// Whether a shell script passes a word on to the script that it starts.
+fn is_passed_on(word: &Word, wrapper: &Wrapper) -> bool {
+    match word.passed().filter(|passed| passed.style == Style::Variable) {
+        Some(variable) => !wrapper.set.contains(&variable.name),
+        None => wrapper.passes,
+    }
 }
 
 /// Whether launches of `pawl tune` pass this word. It does not train, and the user gives the subcommand.
@@ -287,13 +369,14 @@ fn is_varied(word: &Word) -> bool {
     }
 }
 
-/// The framework of a script, by its source.
-pub fn framework(source: &str) -> Framework {
+/// The framework of a script, by its source and what starts its processes.
+pub fn framework(source: &str, launcher: Option<Launcher>) -> Framework {
     let has = |word: &str| source.contains(word);
     match () {
         () if has("HfArgumentParser") && has("TrainingArguments") => Framework::Hf,
         () if has("LightningCLI") => Framework::Lightning,
-        () if has("Accelerator(") => Framework::Accelerate,
+        // Its launcher gives it other variables than those of the launch.
+        () if has("Accelerator(") && launcher != Some(Launcher::Accelerate) => Framework::Accelerate,
         () => Framework::Pytorch,
     }
 }
@@ -322,7 +405,7 @@ a.add_argument('data')
         std::fs::write(file.path(), source).unwrap();
         let arguments = InitArgs {
             script: "train.py".into(),
-            framework: framework(source),
+            framework: framework(source, None),
             name: None,
             gpus: 0,
             batch: None,
@@ -330,7 +413,7 @@ a.add_argument('data')
             out: "-".into(),
         };
         let given: Vec<String> = given.iter().map(|&word| word.to_owned()).collect();
-        Tuned::new(&arguments, file.path(), &given, Path::new("/home/me"))
+        Tuned::new(&arguments, &Start::plain(file.path(), "train.py", given), Path::new("/home/me"))
     }
 
     fn line(tuned: &Tuned, from: usize) -> String {

@@ -1,7 +1,7 @@
 //! What a phase can gain at most, by what was seen of the script.
 
 use super::profile::{Activity, Evidence, Memory, percent};
-use crate::commands::init::phases::{MORE_WORKERS, Phase};
+use crate::commands::init::phases::{MORE_WORKERS, MULTIPLES, Phase};
 
 /// What is expected of a phase.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,7 @@ impl Outlook {
     }
 
     /// With something else that is known.
-    fn and(self, more: Option<String>) -> Self {
+    pub fn and(self, more: Option<String>) -> Self {
         let joined = |text: Option<String>| {
             let texts: Vec<String> = text.into_iter().chain(more).collect();
             (!texts.is_empty()).then(|| texts.join("; "))
@@ -87,8 +87,11 @@ pub fn outlook(phase: Phase, evidence: &Evidence, accumulation: u32) -> Outlook 
         }
         Phase::Compile | Phase::Fsdp => computing(evidence, |part| 1.0 - part),
         Phase::Bf16 => computing(evidence, |part| 1.0 - part).and(precision(evidence)),
-        // Twice the items in at least the time in which it computes now; they are loaded in twice the time.
-        Phase::LargerBatch => computing(evidence, |part| 1.0 - part / 2.0).and(memory(evidence)),
+        // A multiple of the items in at least the time in which it computes now; they are loaded in as many times the time.
+        Phase::LargerBatch => {
+            let most = f64::from(MULTIPLES[MULTIPLES.len() - 1]);
+            computing(evidence, |part| 1.0 - part + part / most).and(memory(evidence))
+        }
         // One micro-batch takes at least as long as one of them takes now.
         Phase::OneMicroBatch => {
             let share = 1.0 / f64::from(accumulation.max(1));

@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const HOOK: (&str, &str) = ("sitecustomize.py", include_str!("profile/sitecustomize.py"));
 /// Names the file for what was seen.
 const OUT: &str = "PAWL_TUNE_PROFILE";
+const FOLLOWED: &str = "PAWL_TUNE_SCRIPT";
 const SEARCH: &str = "PYTHONPATH";
 
 /// What the main thread does.
@@ -225,14 +226,14 @@ impl Hook {
         }
     }
 
-    /// The variables with which Python imports it.
-    pub fn variables(&self) -> [(&'static str, std::ffi::OsString); 2] {
+    /// The variables with which Python imports it, and by which it follows `script` instead of its launcher.
+    pub fn variables(&self, script: &Path) -> [(&'static str, std::ffi::OsString); 3] {
         let mut search = self.directory.clone().into_os_string();
         if let Some(own) = std::env::var_os(SEARCH) {
             search.push(":");
             search.push(own);
         }
-        [(SEARCH, search), (OUT, self.out.clone().into_os_string())]
+        [(SEARCH, search), (OUT, self.out.clone().into_os_string()), (FOLLOWED, script.as_os_str().to_owned())]
     }
 
     /// What it has written.

@@ -1,11 +1,12 @@
 //! The manifest for a script whose output and options are known.
 
+use super::batch::Larger;
 use super::command::{BATCH, Tuned};
 use super::lines::{Findings, Pace};
 use super::outlook::{Outlook, outlook};
 use super::profile::Evidence;
 use crate::args::Framework;
-use crate::commands::init::phases::{MORE_WORKERS, Phase};
+use crate::commands::init::phases::{LACKS_MEMORY, MORE_WORKERS, MULTIPLES, Phase, TOO_LARGE};
 use crate::commands::init::words::Value;
 use crate::commands::init::{environment, is_by_variable, quoted};
 use pawl_contract::script::{Monitor, MonitorSource};
@@ -31,6 +32,8 @@ const MOST: f64 = 0.5;
 const SEEDS: u32 = 3;
 /// Launches by which the speed of a phase is judged, at least: three pairs.
 const LAUNCHES: f64 = 6.0;
+/// Phases with a larger batch.
+const BATCHES: [Phase; 2] = [Phase::LargerBatch, Phase::OneMicroBatch];
 /// Seconds of a measured window of the Trainer: its updates come every 5.
 const UPDATES: f64 = 20.0;
 
@@ -49,6 +52,8 @@ pub struct Script<'a> {
     pub findings: &'a Findings,
     /// Where its time goes.
     pub evidence: &'a Evidence,
+    /// The largest batch that fits, once it was searched for.
+    pub larger: Option<Larger>,
     /// Whether it has ended by itself while it was observed.
     pub has_ended: bool,
     /// Longest time of measuring.
@@ -77,8 +82,8 @@ struct Quality {
 
 /// The manifest for a script.
 pub fn propose(script: &Script<'_>) -> Proposal {
-    let mut notes = script.findings.notes.clone();
-    let quality = quality(script);
+    let mut notes = [&script.findings.notes[..], &script.tuned.notes].concat();
+    let quality = quality(script, multiple(script));
     let mut found = Vec::new();
     let mut absent = Vec::new();
     // By itself, `gradient-checkpointing` costs speed.
@@ -135,13 +140,35 @@ fn considered(script: &Script<'_>, phase: Phase, without_quality: Option<&String
         let why = "its steps are accumulated: one-micro-batch tries a larger batch with the same items in a step";
         return Considered::NotTried(why.to_owned());
     }
-    match outlook(phase, script.evidence, tuned.accumulation()) {
+    let larger = script.larger.as_ref().filter(|_| BATCHES.contains(&phase));
+    if let Some(larger) = larger.filter(|larger| larger.choices.is_empty()) {
+        return Considered::NotTried(larger.ground.clone());
+    }
+    match outlook(phase, script.evidence, tuned.accumulation()).and(larger.map(|larger| larger.ground.clone())) {
         Outlook::Excluded(why) => Considered::NotTried(why),
         open => match without_quality.filter(|_| phase.is_changed()) {
             Some(why) => Considered::NotTried(format!("it changes the numerics, and {why}")),
             None => Considered::Proposed(open),
         },
     }
+}
+
+/// Whether a larger batch is to be tried, so that it has to be known which one fits.
+pub fn is_batch_tried(script: &Script<'_>) -> bool {
+    let phase = if script.tuned.accumulation() > 1 { Phase::OneMicroBatch } else { Phase::LargerBatch };
+    let quality = quality(script, MULTIPLES[0]);
+    matches!(considered(script, phase, quality.as_ref().err()), Considered::Proposed(_))
+}
+
+/// The multiples of the batch whose trainings fit into the budget: they end with an evaluation too.
+pub fn multiples(script: &Script<'_>) -> Vec<u32> {
+    MULTIPLES.into_iter().filter(|multiple| quality(script, *multiple).is_ok()).collect()
+}
+
+/// The multiple of the items in a step that is tried.
+fn multiple(script: &Script<'_>) -> u32 {
+    let found = script.larger.as_ref().filter(|_| script.tuned.accumulation() == 1);
+    found.map_or(MULTIPLES[0], |larger| larger.multiple.max(MULTIPLES[0]))
 }
 
 /// Seconds in which a phase is judged; `judged`: the steps of a training for its validation loss.
@@ -155,8 +182,7 @@ fn cost(script: &Script<'_>, judged: u64) -> f64 {
 
 /// Whether launches can pass the setting of a phase.
 fn is_passed(script: &Script<'_>, phase: Phase) -> bool {
-    let is_batch = matches!(phase, Phase::LargerBatch | Phase::OneMicroBatch);
-    let number = is_batch && !script.tuned.settings.contains_key(BATCH);
+    let number = BATCHES.contains(&phase) && !script.tuned.settings.contains_key(BATCH);
     let passes = |value: &Value| match value {
         Value::Chosen { setting: "precision", is, .. } => phase == Phase::Bf16 && *is == "bf16",
         value => value.setting() == Some(phase.setting()),
@@ -164,8 +190,9 @@ fn is_passed(script: &Script<'_>, phase: Phase) -> bool {
     !number && (is_by_variable(script.framework, phase) || script.tuned.passed().any(|passed| passes(&passed.value)))
 }
 
-/// The trainings that are judged by their validation loss; or why there are none.
-fn quality(script: &Script<'_>) -> Result<Quality, String> {
+/// The trainings that are judged by their validation loss, also with a multiple of the items in a step; or why there are
+/// none.
+fn quality(script: &Script<'_>, multiple: u32) -> Result<Quality, String> {
     let Script { tuned, findings: Findings { monitor, pace, validated, .. }, .. } = script;
     if monitor.source == MonitorSource::Kubeflow {
         return Err("evaluations of the Trainer are not followed here: write a manifest with pawl init --framework hf"
@@ -184,14 +211,14 @@ fn quality(script: &Script<'_>) -> Result<Quality, String> {
     let batch = tuned.settings.get(BATCH).copied().map_or(1, u64::from) * u64::from(tuned.accumulation());
     let (has_steps, has_epochs) = tuned.length;
     let (steps, field) = if has_steps && tuned.has_evaluation {
-        let steps = rounded(wanted.max(STEPS), 2);
+        let steps = rounded(wanted.max(STEPS), multiple.into());
         (steps, format!("qualityItems: {}", steps * batch))
     } else if has_steps && let Some(between) = between {
-        // Twice the batch takes half the steps: then too, the last one is followed by an evaluation.
-        let steps = rounded(wanted, 2 * between);
+        // A larger batch takes fewer steps: then too, the last one is followed by an evaluation.
+        let steps = rounded(wanted, u64::from(multiple) * between);
         (steps, format!("qualityItems: {}", steps * batch))
     } else if has_steps && script.has_ended {
-        let steps = rounded(wanted.max(STEPS), 2);
+        let steps = rounded(wanted.max(STEPS), multiple.into());
         (steps, format!("qualityItems: {}", steps * batch))
     } else if has_epochs {
         let epoch = between.or(validated.first().copied()).unwrap_or(pace.steps).max(1);
@@ -296,7 +323,16 @@ spec:
     let batch = tuned.settings.get(BATCH).copied().unwrap_or(1);
     for (phase, outlook) in phases {
         let ground = outlook.ground().map(|ground| format!(" Here {ground}.")).unwrap_or_default();
-        text.push_str(&phase.entry(batch, tuned.accumulation(), &format!("{}{ground}", phase.reason())));
+        let comment = format!("{}{ground}", phase.reason());
+        let larger = script.larger.as_ref().filter(|_| BATCHES.contains(phase));
+        text.push_str(&match larger {
+            Some(larger) => {
+                let settings = larger.choices.iter().map(|choice| choice.settings(tuned.accumulation()));
+                let when: &[&str] = if phase.is_changed() { &TOO_LARGE } else { &LACKS_MEMORY };
+                phase.entry_of(settings.collect(), when, &comment)
+            }
+            None => phase.entry(batch, tuned.accumulation(), &comment),
+        });
     }
     let (warmup, window) = window(script);
     let quality_field = quality.map(|quality| format!(", {}", quality.field)).unwrap_or_default();
@@ -337,7 +373,10 @@ fn scalar(word: &str) -> String {
 mod tests {
     use super::*;
     use crate::args::InitArgs;
+    use crate::commands::tune::batch::Choice;
+    use crate::commands::tune::start::Start;
     use crate::commands::tune::profile::{Activity, Load, Loader, Memory, Optimizer, Shares, Torch};
+    use pawl_api::spec::Trigger;
     use rstest::rstest;
     use std::path::Path;
 
@@ -362,7 +401,8 @@ a.add_argument('--seed', type=int)
             items: None,
             out: "-".into(),
         };
-        Tuned::new(&arguments, file.path(), &["--seed".to_owned(), "7".to_owned()], Path::new("/home/me"))
+        let start = Start::plain(file.path(), "/home/it's/train.py", vec!["--seed".to_owned(), "7".to_owned()]);
+        Tuned::new(&arguments, &start, Path::new("/home/me"))
     }
 
     fn all() -> Tuned {
@@ -389,10 +429,20 @@ a.add_argument('--seed', type=int)
         evidence: &Evidence,
         minutes: u64,
     ) -> (Proposal, pawl_api::TrainingJob) {
+        searched(tuned, findings, evidence, minutes, None)
+    }
+
+    fn searched(
+        tuned: &Tuned,
+        findings: &Findings,
+        evidence: &Evidence,
+        minutes: u64,
+        larger: Option<Larger>,
+    ) -> (Proposal, pawl_api::TrainingJob) {
         let budget = Duration::from_secs(60 * minutes);
         let (framework, gpus) = (Framework::Pytorch, 0);
         let script =
-            Script { name: "tune-train", framework, gpus, tuned, findings, evidence, has_ended: false, budget };
+            Script { name: "tune-train", framework, gpus, tuned, findings, evidence, larger, has_ended: false, budget };
         let proposal = propose(&script);
         let job = pawl_manifest::parse(&proposal.manifest, "job.yaml");
         let job = job.unwrap_or_else(|error| panic!("{error}\n{}", proposal.manifest));
@@ -518,6 +568,26 @@ a.add_argument('--seed', type=int)
         assert!(
             proposal.notes.iter().any(|note| note.starts_with("larger-batch is not tried: its steps are accumulated"))
         );
+    }
+
+    #[test]
+    fn the_batch_that_fits_is_the_phase_and_the_next_smaller_one_its_fallback() {
+        let choices = [64, 32].map(|batch| Choice { batch, accumulation: 1 }).to_vec();
+        let ground = "64 fits, 96 does not: out of memory".to_owned();
+        let found = Larger { choices, ground, multiple: 4 };
+        let validated = findings(&[100, 200, 300, 400]);
+        let (proposal, job) = searched(&all(), &validated, &Evidence::default(), 20, Some(found.clone()));
+        let phase = job.spec.phases.iter().find(|phase| phase.name == "larger-batch").unwrap();
+        let fallback = &phase.fallbacks[0];
+        assert_eq!((phase.settings.batch_per_gpu, fallback.settings.batch_per_gpu), (Some(64), Some(32)));
+        assert!(fallback.when.contains(&Trigger::QualityBelowThreshold) && phase.fallbacks.len() == 1);
+        assert!(proposal.manifest.contains("Here 64 fits, 96 does not: out of memory."), "{}", proposal.manifest);
+        // 800 steps: a quarter of them ends with an evaluation too.
+        assert_eq!(job.spec.analysis.quality_items, Some(800 * 16));
+        let none = Larger { choices: Vec::new(), ground: "16 fits, 32 does not: out of memory".to_owned(), multiple: 1 };
+        let (proposal, _) = searched(&all(), &validated, &Evidence::default(), 20, Some(none));
+        let note = "larger-batch is not tried: 16 fits, 32 does not: out of memory";
+        assert!(proposal.notes.iter().any(|known| known == note), "{:?}", proposal.notes);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of a script with this source and these arguments, started in a directory.
+    /// That of a script with this source, and of the command line that starts it in a directory.
     pub fn of(source: &[u8], given: &[String], gpus: u32, here: &Path, tuned: &Tuned) -> Self {
         let script = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
         let version = env!("CARGO_PKG_VERSION").to_owned();

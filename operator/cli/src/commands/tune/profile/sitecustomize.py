@@ -168,12 +168,33 @@ def torch_objects(things):
         return None
 
 
-def withdraw():
-    """Leaves the search path as it was, also for child processes, and runs the sitecustomize that would have run."""
+def runs(script):
+    """Whether this process is that of the script, rather than a launcher that starts it, and not one of its later ranks."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            words = [os.fsdecode(word) for word in file.read().split(b"\0")[1:-1]]
+    except OSError:
+        return True
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option == "-m" and words:
+            place = words[0].replace(".", "/")
+            return script.endswith(("/" + place + ".py", "/" + place + "/__main__.py")) and is_first_rank()
+        if option in ("-W", "-X") and words:
+            words.pop(0)
+    return bool(words) and os.path.realpath(words[0]) == script and is_first_rank()
+
+
+def is_first_rank():
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def withdraw(is_script):
+    """Leaves the search path as it was, for child processes once it is the script, and runs the sitecustomize that would have run."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     first, more, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if os.path.abspath(first) == here:
+    if is_script and os.path.abspath(first) == here:
         if more:
             os.environ["PYTHONPATH"] = rest
         else:
@@ -207,7 +228,12 @@ def follow(path):
         pass
 
 
-file = os.environ.pop("PAWL_TUNE_PROFILE", None)
-withdraw()
-if file:
-    follow(file)
+script = os.environ.get("PAWL_TUNE_SCRIPT")
+is_script = script is None or runs(script)
+file = os.environ.get("PAWL_TUNE_PROFILE")
+withdraw(is_script)
+if is_script:
+    os.environ.pop("PAWL_TUNE_PROFILE", None)
+    os.environ.pop("PAWL_TUNE_SCRIPT", None)
+    if file:
+        follow(file)

@@ -1,0 +1,114 @@
+//! Launchers and runners that come before a script, and their options that take no value: all others take one.
+
+/// What starts the processes of a training by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// `torchrun`, and `python -m torch.distributed.run`.
+    Torchrun,
+    /// `accelerate launch`.
+    Accelerate,
+    /// `deepspeed`.
+    Deepspeed,
+}
+
+/// The processes that a launcher starts on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// This many.
+    These(u32),
+    /// One for each GPU.
+    OnePerGpu,
+}
+
+impl Launcher {
+    /// That of a Python module.
+    pub fn of_module(module: &str) -> Option<Self> {
+        match module {
+            "torch.distributed.run" | "torch.distributed.launch" => Some(Self::Torchrun),
+            "accelerate.commands.launch" => Some(Self::Accelerate),
+            "deepspeed" | "deepspeed.launcher.runner" => Some(Self::Deepspeed),
+            _ => None,
+        }
+    }
+
+    /// Without an option for their number.
+    pub const fn workers(self) -> Workers {
+        match self {
+            Self::Torchrun | Self::Accelerate => Workers::These(1),
+            Self::Deepspeed => Workers::OnePerGpu,
+        }
+    }
+
+    /// Whether no value follows an option, which is written with `-` between its words.
+    pub fn is_switch(self, option: &str) -> bool {
+        let switches: &[&str] = match self {
+            Self::Torchrun => {
+                &["--standalone", "--run-path", "--use-env", "--virtual-local-rank"]
+            }
+            Self::Accelerate => &[
+                "--cpu",
+                "--multi-gpu",
+                "--tpu",
+                "--ipex",
+                "--use-xpu",
+                "--use-deepspeed",
+                "--use-fsdp",
+                "--use-megatron-lm",
+                "--use-parallelism-config",
+                "--use-cpu",
+                "--dynamo-use-fullgraph",
+                "--dynamo-use-dynamic",
+                "--dynamo-use-regional-compilation",
+                "--same-network",
+                "--enable-cpu-affinity",
+                "--tpu-use-cluster",
+                "--tpu-use-sudo",
+                "--debug",
+                "--quiet",
+                "-q",
+            ],
+            Self::Deepspeed => &["--force-multi", "--no-local-rank", "--no-ssh-check", "--no-ssh", "--elastic-training"],
+        };
+        switches.contains(&option)
+    }
+}
+
+/// The number of processes, by an option of a launcher that is written with `-` between its words.
+pub fn workers(option: &str, value: &str) -> Option<Workers> {
+    match option {
+        "--nproc-per-node" | "--num-processes" | "--num-gpus" => {
+            Some(value.parse().map_or(Workers::OnePerGpu, Workers::These))
+        }
+        _ => None,
+    }
+}
+
+/// The options of a runner of commands in an environment that take a value; `None`: it is none.
+pub fn of_runner(program: &str) -> Option<&'static [&'static str]> {
+    match program {
+        "uv" => Some(&[
+            "--with",
+            "--with-editable",
+            "--with-requirements",
+            "-p",
+            "--python",
+            "--extra",
+            "--no-extra",
+            "--group",
+            "--no-group",
+            "--only-group",
+            "--env-file",
+            "--project",
+            "--package",
+            "--index",
+            "--index-url",
+            "--extra-index-url",
+            "--config-file",
+            "--cache-dir",
+        ]),
+        "conda" | "mamba" | "micromamba" => Some(&["-n", "--name", "-p", "--prefix"]),
+        "pixi" => Some(&["-e", "--environment", "--manifest-path"]),
+        "poetry" | "pipenv" | "pdm" | "rye" | "hatch" => Some(&[]),
+        _ => None,
+    }
+}

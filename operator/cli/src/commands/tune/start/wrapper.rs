@@ -1,0 +1,106 @@
+//! The commands of a shell script, as far as they can be read without running it.
+
+use std::collections::BTreeSet;
+use std::mem;
+
+/// A command of a shell script.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Its words, without variables that it sets before them, and without `"$@"`.
+    pub words: Vec<String>,
+    /// Whether it passes on the arguments of the shell script.
+    pub passes: bool,
+}
+
+/// The commands of a shell script, and the variables to which it gives values of its own.
+pub fn read(text: &str) -> (Vec<Line>, BTreeSet<String>) {
+    let mut set = BTreeSet::new();
+    let lines = text.replace("\\\n", " ");
+    let commands = lines.lines().flat_map(commands).map(|words| command(words, &mut set)).collect();
+    (commands, set)
+}
+
+fn command(words: Vec<String>, set: &mut BTreeSet<String>) -> Line {
+    let mut line = Line::default();
+    for word in words {
+        let is_first = line.words.is_empty();
+        if let Some((name, value)) = assignment(&word).filter(|_| is_first) {
+            // `BATCH_SIZE=${BATCH_SIZE:-32}` keeps the value that is given.
+            if !value.contains(&format!("${{{name}")) && value != format!("${name}") {
+                set.insert(name.to_owned());
+            }
+        } else if ["$@", "$*", "${@", "${*"].iter().any(|all| word.starts_with(all)) {
+            line.passes = true;
+        } else if !is_first || !["export", "exec", "nohup", "time"].contains(&word.as_str()) {
+            line.words.push(word);
+        }
+    }
+    line
+}
+
+/// The name and the value of `NAME=VALUE`.
+pub fn assignment(word: &str) -> Option<(&str, &str)> {
+    let (name, value) = word.split_once('=')?;
+    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    (is_name && !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty()).then_some((name, value))
+}
+
+/// The words of each command in a line, without quotes, comments and redirections.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let (mut all, mut words) = (Vec::new(), Vec::new());
+    let (mut word, mut is_word, mut quote) = (String::new(), false, None);
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\'' | '"', None) => (quote, is_word) = (Some(c), true),
+            (c, Some(open)) if c == open => quote = None,
+            ('\\', None | Some('"')) => word.extend(chars.next()),
+            ('#', None) if !is_word && word.is_empty() => break,
+            (c, None) if c.is_whitespace() || ";|&".contains(c) => {
+                if is_word || !word.is_empty() {
+                    words.push(mem::take(&mut word));
+                }
+                is_word = false;
+                if !c.is_whitespace() {
+                    all.push(mem::take(&mut words));
+                }
+            }
+            (c, _) => word.push(c),
+        }
+    }
+    if is_word || !word.is_empty() {
+        words.push(word);
+    }
+    all.push(words);
+    all.into_iter().map(without_redirections).filter(|words| !words.is_empty()).collect()
+}
+
+fn without_redirections(words: Vec<String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let operator = word.trim_start_matches(|c: char| c.is_ascii_digit());
+        match operator.starts_with(['>', '<']) {
+            true if operator.trim_start_matches(['>', '<']).is_empty() => drop(words.next()),
+            true => {}
+            false => kept.push(word),
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_of_a_shell_script_are_read() {
+        let text = "#!/bin/bash\nset -eu\nexport LR=0.1 EPOCHS=${EPOCHS:-3}\ncd src && BATCH=8 exec python3 -u train.py \\\n  \
+                    --name 'a b' \"$@\" > log 2>&1 # not this\n";
+        let (commands, set) = read(text);
+        let words: Vec<String> = commands.iter().map(|line| line.words.join("|")).collect();
+        assert_eq!(words, ["set|-eu", "", "cd|src", "python3|-u|train.py|--name|a b"]);
+        assert_eq!(commands.iter().map(|line| line.passes).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(set.into_iter().collect::<Vec<_>>(), ["BATCH", "LR"]);
+    }
+}
