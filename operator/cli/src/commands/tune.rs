@@ -27,10 +27,10 @@ use pawl_local::state::{StateDir, write_atomic};
 use pawl_local::{Options, RunOutcome};
 use profile::{Evidence, Hook};
 use proposal::Script;
+use start::{Start, Workers};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use start::{Start, Workers};
 use stored::{Identity, Stored};
 
 /// Why there is nothing to measure: what to say, and the exit code.

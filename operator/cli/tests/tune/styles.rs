@@ -57,7 +57,8 @@ for number in range(1, args.max_steps + 1):
 /// A directory with these programs before those of the machine.
 fn scene() -> (Scene, String) {
     let scene = Scene::new();
-    let programs = [("torchrun", LAUNCHER), ("accelerate", LAUNCHER), ("deepspeed", LAUNCHER), ("uv", RUNNER), ("conda", RUNNER)];
+    let programs =
+        [("torchrun", LAUNCHER), ("accelerate", LAUNCHER), ("deepspeed", LAUNCHER), ("uv", RUNNER), ("conda", RUNNER)];
     let bin = scene.path().join("bin");
     fs::create_dir_all(&bin).unwrap();
     for (name, text) in programs {
@@ -117,7 +118,10 @@ fn a_script_behind_torchrun_is_measured_and_its_workers_end_with_their_launches(
     assert_eq!(line(&text, "command"), "torchrun --nproc-per-node 2 train.py --lr=0.2 --compile", "{text}");
     all_have_ended(&scene);
     let launched = fs::read_to_string(scene.path().join("launched")).unwrap();
-    assert!(launched.lines().count() > 2 && launched.lines().all(|line| line.contains("--nproc-per-node 2")), "{launched}");
+    assert!(
+        launched.lines().count() > 2 && launched.lines().all(|line| line.contains("--nproc-per-node 2")),
+        "{launched}"
+    );
 }
 
 #[test]
@@ -127,7 +131,8 @@ fn a_notebook_says_how_it_becomes_a_script() {
     let output = scene.output(&["tune", "train.ipynb"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("jupyter nbconvert --to script train.ipynb"), "{}", stderr(&output));
-    let exported = "#!/usr/bin/env python\n# coding: utf-8\n\n# In[1]:\n\n\nget_ipython().run_line_magic('pip', 'install x')\n";
+    let exported =
+        "#!/usr/bin/env python\n# coding: utf-8\n\n# In[1]:\n\n\nget_ipython().run_line_magic('pip', 'install x')\n";
     let (output, _) = tuned(&scene, exported, &["train.py"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("train.py:7: get_ipython() is there only in a notebook"), "{}", stderr(&output));

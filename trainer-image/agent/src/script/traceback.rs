@@ -135,7 +135,10 @@ mod tests {
     fn the_signal_of_a_worker_is_read_from_the_report_of_its_launcher() {
         for (line, expected) in [
             ("  exitcode  : -9 (pid: 7)", Some(9)),
-            ("[2026-01-01 00:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python3'] exits with return code = -11", Some(11)),
+            (
+                "[2026-01-01 00:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python3'] exits with return code = -11",
+                Some(11),
+            ),
             ("  exitcode  : 1 (pid: 7)", None),
             ("step 3: the exitcode is fine", None),
         ] {

@@ -128,8 +128,7 @@ impl Phase {
         }
         let mut choices = choices.into_iter();
         fields.push(("settings", choices.next().unwrap_or_default()));
-        let fallbacks: Vec<Value> =
-            choices.map(|settings| json!({"when": when, "settings": settings})).collect();
+        let fallbacks: Vec<Value> = choices.map(|settings| json!({"when": when, "settings": settings})).collect();
         if !fallbacks.is_empty() {
             fields.push(("fallbacks", Value::Array(fallbacks)));
         }

@@ -74,7 +74,9 @@ impl Search {
         let baseline = Choice { batch, accumulation };
         let larger: Vec<Choice> = if accumulation > 1 {
             let fewer = (1..accumulation).rev().filter(|fewer| accumulation.is_multiple_of(*fewer));
-            fewer.map(|fewer| Choice { batch: batch.saturating_mul(accumulation / fewer), accumulation: fewer }).collect()
+            fewer
+                .map(|fewer| Choice { batch: batch.saturating_mul(accumulation / fewer), accumulation: fewer })
+                .collect()
         } else {
             multiples.iter().map(|times| Choice { batch: batch.saturating_mul(*times), accumulation }).collect()
         };
@@ -138,7 +140,8 @@ impl Search {
         let smaller = self.choices[1..self.fits.max(1)].iter().rev().find(|choice| {
             largest.accumulation < baseline.accumulation || u64::from(choice.batch) * 2 == u64::from(largest.batch)
         });
-        let choices = if self.fits == 0 { Vec::new() } else { std::iter::once(largest).chain(smaller.copied()).collect() };
+        let choices =
+            if self.fits == 0 { Vec::new() } else { std::iter::once(largest).chain(smaller.copied()).collect() };
         Larger {
             choices,
             ground: format!("{} fits, {more}", largest.batch),

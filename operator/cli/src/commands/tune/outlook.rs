@@ -87,7 +87,7 @@ pub fn outlook(phase: Phase, evidence: &Evidence, accumulation: u32) -> Outlook 
         }
         Phase::Compile | Phase::Fsdp => computing(evidence, |part| 1.0 - part),
         Phase::Bf16 => computing(evidence, |part| 1.0 - part).and(precision(evidence)),
-        // A multiple of the items in at least the time in which it computes now; they are loaded in as many times the time.
+        // Several times the items in at least the time in which it computes now; loading takes as many times longer.
         Phase::LargerBatch => {
             let most = f64::from(MULTIPLES[MULTIPLES.len() - 1]);
             computing(evidence, |part| 1.0 - part + part / most).and(memory(evidence))

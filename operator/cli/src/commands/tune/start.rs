@@ -144,7 +144,8 @@ impl Reader<'_> {
     }
 
     fn skip(&mut self) -> String {
-        let (word, rest) = self.rest.split_first().map_or((String::new(), self.rest), |(word, rest)| (word.clone(), rest));
+        let (word, rest) =
+            self.rest.split_first().map_or((String::new(), self.rest), |(word, rest)| (word.clone(), rest));
         self.rest = rest;
         word
     }
@@ -194,7 +195,9 @@ impl Reader<'_> {
                 self.skip();
                 self.start.env.push(word);
             } else if word.starts_with('-') {
-                return Err(format!("env {word}: only -i and -u are known here: change the directory before `pawl tune`"));
+                return Err(format!(
+                    "env {word}: only -i and -u are known here: change the directory before `pawl tune`"
+                ));
             } else {
                 return self.program();
             }
@@ -243,7 +246,8 @@ impl Reader<'_> {
                 _ => {}
             }
             self.take();
-            let follows = value.is_none() && !launcher.is_switch(&option) && !["-m", "--module"].contains(&option.as_str());
+            let follows =
+                value.is_none() && !launcher.is_switch(&option) && !["-m", "--module"].contains(&option.as_str());
             let value = if follows { Some(self.take()) } else { value.map(str::to_owned) };
             let workers = value.and_then(|value| launchers::workers(&option, &value));
             self.start.workers = workers.unwrap_or(self.start.workers);
@@ -272,7 +276,9 @@ impl Reader<'_> {
         if !is_shown {
             let Program { launch, own, .. } = &mut self.start.program;
             [launch, own].into_iter().for_each(|words| words.push("--no-capture-output".to_owned()));
-            self.start.notes.push(format!("{name} run keeps the output until the end, unless it has --no-capture-output"));
+            self.start
+                .notes
+                .push(format!("{name} run keeps the output until the end, unless it has --no-capture-output"));
         }
         self.program()
     }
@@ -332,16 +338,21 @@ impl Reader<'_> {
         let paths = std::env::var_os("PYTHONPATH").unwrap_or_default();
         let roots = [self.here.to_owned(), self.here.join("src")].into_iter();
         let files = [format!("{place}.py"), format!("{place}/__main__.py")];
-        let mut all = roots.chain(std::env::split_paths(&paths)).flat_map(|root| files.clone().map(|file| root.join(file)));
+        let mut all =
+            roots.chain(std::env::split_paths(&paths)).flat_map(|root| files.clone().map(|file| root.join(file)));
         let found = all.find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());
         self.start.script = found.ok_or_else(|| {
-            format!("-m {name}: there is no {} here, in src or in PYTHONPATH: start it from where it is", files.join(" or "))
+            format!(
+                "-m {name}: there is no {} here, in src or in PYTHONPATH: start it from where it is",
+                files.join(" or ")
+            )
         })?;
         Ok(())
     }
 
     fn existing(&self, word: &str) -> Result<PathBuf, String> {
-        let path = self.here.join(word).canonicalize().and_then(|path| path.metadata().map(|data| (path, data.is_file())));
+        let path =
+            self.here.join(word).canonicalize().and_then(|path| path.metadata().map(|data| (path, data.is_file())));
         let (path, is_file) = path.map_err(|error| {
             format!(
                 "{word}: {error}: give the path of the training script, then its arguments, after {STYLES} or nothing; set its \

@@ -42,9 +42,7 @@ impl Launcher {
     /// Whether no value follows an option, which is written with `-` between its words.
     pub fn is_switch(self, option: &str) -> bool {
         let switches: &[&str] = match self {
-            Self::Torchrun => {
-                &["--standalone", "--run-path", "--use-env", "--virtual-local-rank"]
-            }
+            Self::Torchrun => &["--standalone", "--run-path", "--use-env", "--virtual-local-rank"],
             Self::Accelerate => &[
                 "--cpu",
                 "--multi-gpu",
@@ -67,7 +65,9 @@ impl Launcher {
                 "--quiet",
                 "-q",
             ],
-            Self::Deepspeed => &["--force-multi", "--no-local-rank", "--no-ssh-check", "--no-ssh", "--elastic-training"],
+            Self::Deepspeed => {
+                &["--force-multi", "--no-local-rank", "--no-ssh-check", "--no-ssh", "--elastic-training"]
+            }
         };
         switches.contains(&option)
     }

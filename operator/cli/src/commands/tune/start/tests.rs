@@ -37,8 +37,18 @@ fn read(dir: &TempDir, line: &str) -> Result<Start, String> {
 #[case::module("python -m pkg.train --lr 1", "pkg/train.py", "", None)]
 #[case::package("python -m installed --lr 1", "src/installed/__main__.py", "", None)]
 #[case::torchrun("torchrun --standalone --nproc-per-node 2 --max-restarts=3 train.py --lr 1", "train.py", "", Some(2))]
-#[case::torchrun_module("python -m torch.distributed.run --nproc_per_node=4 -m pkg.train --lr 1", "pkg/train.py", "", Some(4))]
-#[case::accelerate("accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 train.py --lr 1", "train.py", "", Some(2))]
+#[case::torchrun_module(
+    "python -m torch.distributed.run --nproc_per_node=4 -m pkg.train --lr 1",
+    "pkg/train.py",
+    "",
+    Some(4)
+)]
+#[case::accelerate(
+    "accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 train.py --lr 1",
+    "train.py",
+    "",
+    Some(2)
+)]
 #[case::deepspeed("deepspeed --num_gpus 2 --no_local_rank --module pkg.train --lr 1", "pkg/train.py", "", Some(2))]
 #[case::no_python("torchrun --no-python python3 train.py --lr 1", "train.py", "", Some(1))]
 #[case::uv("uv run --with torch python train.py --lr 1", "train.py", "", None)]
@@ -64,7 +74,9 @@ fn the_script_behind_its_launcher_is_found(
 #[test]
 fn a_shell_script_is_read_for_the_script_that_it_starts() {
     let dir = scene();
-    for line in ["sh -eu train.sh --lr 1", "train.sh --lr 1", "./train.sh --lr 1", "conda run -p x -s bash train.sh --lr 1"] {
+    for line in
+        ["sh -eu train.sh --lr 1", "train.sh --lr 1", "./train.sh --lr 1", "conda run -p x -s bash train.sh --lr 1"]
+    {
         let start = read(&dir, line).unwrap();
         assert!(start.script.ends_with("pkg/train.py"), "{line}: {start:?}");
         assert_eq!((start.launcher, start.workers), (Some(Launcher::Torchrun), Workers::These(2)));
@@ -83,7 +95,10 @@ fn variables_before_the_program_are_read() {
     let start = read(&scene(), "env -u CUDA A=1 BATCH_SIZE=16 python train.py").unwrap();
     assert_eq!(start.env, ["env", "-u", "CUDA"]);
     let variables: Vec<String> = start.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    assert_eq!((variables.join(" ").as_str(), start.program.own.join(" ").as_str()), ("A=1 BATCH_SIZE=16", "python train.py"));
+    assert_eq!(
+        (variables.join(" ").as_str(), start.program.own.join(" ").as_str()),
+        ("A=1 BATCH_SIZE=16", "python train.py")
+    );
 }
 
 #[test]
@@ -112,7 +127,8 @@ fn what_cannot_be_read_is_told_with_a_remedy(#[case] line: &str, #[case] part: &
 #[test]
 fn a_notebook_that_was_exported_says_what_to_change() {
     let mut start = read(&scene(), "train.py").unwrap();
-    let error = start.check_notebook("#!/usr/bin/env python\n# In[1]:\nget_ipython().run_line_magic('pip', 'install x')\n");
+    let error =
+        start.check_notebook("#!/usr/bin/env python\n# In[1]:\nget_ipython().run_line_magic('pip', 'install x')\n");
     assert!(error.as_ref().is_err_and(|text| text.contains("train.py:3: get_ipython()")), "{error:?}");
     start.check_notebook("# In[1]:\nBATCH = 32\n").unwrap();
     assert!(start.notes[0].contains("os.environ.get(\"BATCH_SIZE\", 32)"));
