@@ -56,6 +56,8 @@ fn commands(line: &str) -> Vec<Vec<String>> {
             (c, Some(open)) if c == open => quote = None,
             ('\\', None | Some('"')) => word.extend(chars.next()),
             ('#', None) if !is_word && word.is_empty() => break,
+            // Of `2>&1`.
+            ('&', None) if word.ends_with(['>', '<']) => word.push(c),
             (c, None) if c.is_whitespace() || ";|&".contains(c) => {
                 if is_word || !word.is_empty() {
                     words.push(mem::take(&mut word));
