@@ -91,18 +91,21 @@ impl Tuned {
         let batch = options.number(&BATCH_OPTION);
         let batch = batch.or_else(|| (!options.exact).then_some(command.batch));
         tuned.settings.extend(batch.map(|batch| (BATCH.to_owned(), batch)));
-        let mut set = tuned.keep_variables(&start.variables, &mut words);
+        let set = tuned.keep_variables(&start.variables, &mut words);
         tuned.keep(start.wrapped(), &options, &mut words);
         // They are given once more, after those of the shell script: the last one counts.
         words.extend(std::mem::take(&mut tuned.pieces).into_iter().flat_map(|piece| piece.launch).filter(is_passed));
+        let count = set.len();
+        tuned.pieces = set;
         tuned.keep(&start.given, &options, &mut words);
         let of_launcher = tuned.of_launcher(start);
         tuned.add(words);
-        let (variables, rest): (Vec<Piece>, _) =
-            std::mem::take(&mut tuned.pieces).into_iter().partition(Piece::is_variable);
+        let mut set = std::mem::take(&mut tuned.pieces);
+        let (variables, rest): (Vec<Piece>, Vec<Piece>) =
+            set.split_off(count).into_iter().partition(Piece::is_variable);
         set.extend(variables);
         tuned.pieces = started(arguments, start, here, set, of_launcher);
-        tuned.pieces.extend::<Vec<Piece>>(rest);
+        tuned.pieces.extend(rest);
         tuned
     }
 
@@ -382,196 +385,4 @@ pub fn framework(source: &str, launcher: Option<Launcher>) -> Framework {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    const SOURCE: &str = "
-a.add_argument('-b', '--batch_size', type=int, default=12)
-a.add_argument('--num_workers', type=int, default=0)
-a.add_argument('--max_steps', type=int, default=100)
-a.add_argument('--eval_interval', type=int, default=50)
-a.add_argument('--seed', type=int, default=1337)
-a.add_argument('--out_dir', default='out')
-a.add_argument('--compile', action='store_true')
-a.add_argument('--dtype', choices=['float32', 'bfloat16'], default='float32')
-a.add_argument('--resume')
-a.add_argument('--lr', type=float, default=0.1)
-a.add_argument('data')
-";
-
-    fn tuned(source: &str, given: &[&str]) -> Tuned {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), source).unwrap();
-        let arguments = InitArgs {
-            script: "train.py".into(),
-            framework: framework(source, None),
-            name: None,
-            gpus: 0,
-            batch: None,
-            items: None,
-            out: "-".into(),
-        };
-        let given: Vec<String> = given.iter().map(|&word| word.to_owned()).collect();
-        Tuned::new(&arguments, &Start::plain(file.path(), "train.py", given), Path::new("/home/me"))
-    }
-
-    fn line(tuned: &Tuned, from: usize) -> String {
-        tuned.launch()[from..].join(" ")
-    }
-
-    #[test]
-    fn given_values_are_the_baseline_and_everything_else_is_kept() {
-        let given =
-            ["data/x", "-b", "16", "--lr", "3e-4", "--max_steps=500", "--seed", "7", "--eval_interval", "20", "$(x)"];
-        let tuned = tuned(SOURCE, &given);
-        assert_eq!(tuned.launch()[..3], ["env", "-C", "/home/me"]);
-        assert_eq!(
-            line(&tuned, 11),
-            "data/x --batch_size=$(settings.batchPerGpu) --lr 3e-4 --max_steps=$(launch.steps:-500) --seed=$(seed) \
-             --eval_interval=$(launch.evalSteps:-20) $$(x) --out_dir=$(checkpoint.dir) $(settings.loaderWorkers:+\
-             --num_workers=$(settings.loaderWorkers)) $(settings.precision=bf16:+--dtype=bfloat16) \
-             $(settings.compile=Fuse:+--compile)"
-        );
-        assert_eq!(tuned.settings, BTreeMap::from([(BATCH.to_owned(), 16)]));
-        assert_eq!((tuned.seed, tuned.length, tuned.has_evaluation), (Some(7), (true, false), true));
-        assert_eq!(tuned.own(), [&["python3", "train.py"], &given[..]].concat());
-    }
-
-    #[test]
-    fn what_the_user_has_switched_on_is_no_phase() {
-        let tuned = tuned(
-            SOURCE,
-            &["--compile", "--dtype", "bfloat16", "--resume", "a.pt", "--num_workers", "2", "--out_dir", "a.pt"],
-        );
-        let fixed: Vec<&str> = tuned.fixed.keys().map(String::as_str).collect();
-        assert_eq!(fixed, ["compile", "precision"]);
-        let launch = line(&tuned, 11);
-        assert!(
-            launch.starts_with(
-                "--compile --dtype bfloat16 --resume a.pt --num_workers=$(settings.loaderWorkers) --out_dir a.pt "
-            ),
-            "{launch}"
-        );
-        assert!(!launch.contains("bf16") && !launch.contains("Fuse"), "{launch}");
-        assert_eq!(tuned.settings["loaderWorkers"], 2);
-    }
-
-    #[test]
-    fn a_launch_that_measures_may_take_longer_than_it_must() {
-        let mut tuned = tuned(SOURCE, &["x", "--max_steps", "500"]);
-        tuned.lengthen(875);
-        let steps = "$(launch.kind=Quality:+--max_steps=$(launch.steps)) $(launch.kind=Train:+--max_steps=$(launch.steps)) \
-                     $(launch.kind=Measure:+--max_steps=875)";
-        assert!(line(&tuned, 12).starts_with(steps), "{}", line(&tuned, 12));
-        assert_eq!(tuned.own()[2..], ["x", "--max_steps", "500"]);
-    }
-
-    #[test]
-    fn a_script_without_options_is_started_as_it_is() {
-        let tuned = tuned("print(1)\n", &["a", "--verbose"]);
-        assert_eq!(line(&tuned, 11), "a --verbose");
-        assert!(tuned.settings.is_empty() && tuned.length == (false, false));
-    }
-
-    fn texts(tuned: &Tuned) -> String {
-        tuned.launch()[9..].join(" ")
-    }
-
-    #[test]
-    fn keys_and_positions_are_varied_as_the_user_gives_them() {
-        let fire = "def main(data, batch_size=8, compile=False, lr=0.1): ...\nfire.Fire(main)\n";
-        let by_position = tuned(fire, &["x", "16", "--lr", "0.2"]);
-        assert_eq!(
-            line(&by_position, 11),
-            "--data=x --batch_size=$(settings.batchPerGpu) --lr 0.2 $(settings.compile=Fuse:+--compile=True)"
-        );
-        assert_eq!((by_position.settings[BATCH], by_position.required.len()), (16, 0));
-        assert_eq!(by_position.own()[2..], ["x", "16", "--lr", "0.2"]);
-
-        let hydra = "
-@dataclass
-class Config:
-    data: str = MISSING
-    batch_size: int = 8
-    compile: bool = False
-cs.store(name='config', node=Config)
-";
-        let by_key = tuned(hydra, &["batch_size=16", "+more=1", "data=$(x)"]);
-        assert_eq!(
-            line(&by_key, 11),
-            "batch_size=$(settings.batchPerGpu) +more=1 data=$$(x) $(settings.compile=Fuse:+compile=True)"
-        );
-        assert_eq!(by_key.settings[BATCH], 16);
-        let given = tuned(hydra, &["compile=true"]);
-        assert_eq!((given.fixed["compile"].as_str(), given.required.join(" ").as_str()), ("compile=true", "data"));
-    }
-
-    #[test]
-    fn variables_come_before_the_program_and_only_those_that_change_are_the_users() {
-        let source = "
-B = int(os.environ.get('BATCH_SIZE', 8))
-W = int(os.environ.get('NUM_WORKERS', 0))
-C = os.getenv('COMPILE', '0') == '1'
-";
-        let tuned = tuned(source, &["data"]);
-        assert_eq!(
-            texts(&tuned).replace(tuned.launch()[13].as_str(), "train.py"),
-            "BATCH_SIZE=$(settings.batchPerGpu) $(settings.loaderWorkers:+NUM_WORKERS=$(settings.loaderWorkers)) \
-             $(settings.compile=Fuse:+COMPILE=1) python3 train.py data"
-        );
-        let job: TrainingJob = serde_json::from_value(json!({"metadata": {"name": "t"}, "spec": {
-            "workload": {"command": tuned.launch(), "monitor": {"training": r"(?<step>\d+)"}},
-            "trainer": {"gpusPerReplica": 0}, "settings": {"batchPerGpu": 8}}}))
-        .unwrap();
-        let accepted = serde_json::from_value(json!({"batchPerGpu": 8, "compile": "Fuse"})).unwrap();
-        assert_eq!(changed(&tuned.parts(), &job, &accepted).unwrap().join(" "), "COMPILE=1 python3 train.py data");
-    }
-
-    #[test]
-    fn the_subcommand_of_a_lightning_cli_is_the_users_and_its_classes_say_what_exists() {
-        let source = "
-class M(LightningModule):
-    def __init__(self, width=3): ...
-class D(LightningDataModule):
-    def __init__(self, batch_size=8): ...
-LightningCLI(M, D)
-";
-        let tuned = tuned(source, &["fit", "--data.batch_size", "16", "--trainer.max_steps=500"]);
-        let launch = line(&tuned, 11);
-        assert!(launch.starts_with("fit --data.batch_size=$(settings.batchPerGpu) "), "{launch}");
-        assert!(launch.contains("--trainer.max_steps=$(launch.steps:-500)"), "{launch}");
-        assert!(!launch.contains("compile") && !launch.ends_with("fit") && tuned.settings[BATCH] == 16, "{launch}");
-    }
-
-    #[test]
-    fn arguments_of_hugging_face_are_known_by_their_names() {
-        let source = "parser = HfArgumentParser((TrainingArguments,))\n";
-        let tuned = tuned(source, &["--per_device_train_batch_size", "4", "--bf16", "True", "--do_train"]);
-        let launch = line(&tuned, 11);
-        assert!(
-            launch.starts_with("--per_device_train_batch_size=$(settings.batchPerGpu) --bf16 True --do_train "),
-            "{launch}"
-        );
-        assert!(launch.contains("--max_steps=$(launch.steps:--1)") && !launch.contains("fp16"), "{launch}");
-        assert_eq!(tuned.settings[BATCH], 4);
-    }
-
-    #[test]
-    fn the_changed_command_differs_from_the_users_in_what_was_accepted() {
-        let tuned = tuned(SOURCE, &["data", "-b", "16", "--lr=0.2", "--max_steps", "500"]);
-        let job: TrainingJob = serde_json::from_value(json!({"metadata": {"name": "t"}, "spec": {
-            "workload": {"command": tuned.launch(), "monitor": {"training": r"(?<step>\d+)"}},
-            "trainer": {"gpusPerReplica": 0}, "settings": {"batchPerGpu": 16}}}))
-        .unwrap();
-        let with = |settings: serde_json::Value| {
-            let accepted = serde_json::from_value(settings).unwrap();
-            changed(&tuned.parts(), &job, &accepted).unwrap().join(" ")
-        };
-        assert_eq!(with(json!({"batchPerGpu": 16})), "python3 train.py data -b 16 --lr=0.2 --max_steps 500");
-        assert_eq!(
-            with(json!({"batchPerGpu": 32, "compile": "Fuse", "loaderWorkers": 4})),
-            "python3 train.py data --batch_size=32 --lr=0.2 --max_steps 500 --num_workers=4 --compile"
-        );
-    }
-}
+mod tests;

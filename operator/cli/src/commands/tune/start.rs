@@ -93,8 +93,8 @@ impl Start {
         let named = self.script.display();
         if let Some(at) = source.lines().position(|line| line.starts_with("get_ipython()")) {
             return Err(format!(
-                "{named}:{}: get_ipython() is there only in a notebook: delete the line of the exported script, or install what it \
-                 installs before",
+                "{named}:{}: get_ipython() is there only in a notebook: delete the line, and do before what it does, such as an \
+                 installation",
                 at + 1
             ));
         }
@@ -364,7 +364,7 @@ impl Reader<'_> {
         }
         if path.extension().is_some_and(|end| end == "ipynb") {
             return Err(format!(
-                "{word}: a notebook is started by nobody: write it as a script with `jupyter nbconvert --to script {word}`, and read \
+                "{word}: a notebook is no script: export it with `jupyter nbconvert --to script {word}`, and read \
                  what is to be varied as in BATCH_SIZE = int(os.environ.get(\"BATCH_SIZE\", 32))"
             ));
         }
