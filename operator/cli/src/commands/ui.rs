@@ -1,22 +1,45 @@
-//! `pawl ui`: serves the jobs that were run here to a browser. It reads and writes nothing else.
+//! `pawl ui`: serves jobs to a browser: those that were run here, those of storages, and those of a cluster.
 
+mod access;
+mod action;
 mod assets;
+#[cfg(feature = "cluster")]
+mod cluster;
+mod error;
 mod guard;
 mod library;
 mod live;
+#[cfg(feature = "cluster")]
+mod login;
 mod pages;
+mod secret;
+mod source;
+#[cfg(feature = "cluster")]
+mod viewers;
 
 use super::print;
+#[cfg(feature = "cluster")]
+use crate::args::kubectl::ClusterArgs;
 use crate::args::ui::UiArgs;
+#[cfg(feature = "cluster")]
+use crate::args::ui::UiClusterArgs;
+#[cfg(feature = "cluster")]
+use crate::commands::kubectl::{error::ClusterError, session::Session};
 use crate::exit;
+use access::{Access, App};
+#[cfg(feature = "cluster")]
+use cluster::Cluster;
 use library::Library;
 use pawl_local::interrupt::Interrupts;
+use source::{Source, Sources};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+#[cfg(feature = "cluster")]
+use viewers::Viewers;
 
 /// Where jobs are by default.
 const DEFAULT: &str = ".pawl";
@@ -30,6 +53,9 @@ enum UiError {
     Listen { address: SocketAddr, source: io::Error },
     #[error("the server cannot run: {0}")]
     Server(#[from] io::Error),
+    #[cfg(feature = "cluster")]
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
 }
 
 /// The same address with a free port.
@@ -42,30 +68,38 @@ impl UiError {
         match self {
             Self::NoDirectory(_) | Self::Listen { .. } => exit::INPUT,
             Self::Server(_) => exit::FAILED,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(error) => error.code(),
         }
     }
 }
 
 /// Serves pages until Ctrl-C, SIGTERM or SIGHUP, then exits with 0.
 pub fn ui(arguments: UiArgs) -> ExitCode {
+    #[cfg(not(feature = "cluster"))]
+    if arguments.cluster {
+        return super::without_cluster();
+    }
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::with_error(error.code(), &error),
     }
 }
 
-fn serve(UiArgs { directories, listen, hosts }: UiArgs) -> Result<(), UiError> {
-    let directories = existing(directories)?;
+fn serve(arguments: UiArgs) -> Result<(), UiError> {
+    let places = existing(&arguments)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served: Result<(), UiError> = runtime.block_on(async {
         let mut interrupts = Interrupts::listen()?;
+        let listen = arguments.listen;
         let bound = TcpListener::bind(listen).await;
         let listener = bound.map_err(|source| UiError::Listen { address: listen, source })?;
         let address = listener.local_addr()?;
+        let app = app(&arguments, &places).await?;
         if !address.ip().is_loopback() {
-            exit::say(&exposed(address, &directories));
+            exit::say(&exposed(address, &app, &places));
         }
-        let pages = pages::routes(Arc::new(Library::new(directories)), guard::Hosts::new(address, &hosts));
+        let pages = pages::routes(app, guard::Hosts::new(address, &arguments.hosts));
         print(&format!("listening on http://{address}\n"));
         tokio::select! {
             served = axum::serve(listener, pages).into_future() => served?,
@@ -78,25 +112,80 @@ fn serve(UiArgs { directories, listen, hosts }: UiArgs) -> Result<(), UiError> {
     served
 }
 
-/// The directories that were named, all of which must exist; by default `.pawl`, which the first run creates.
-fn existing(named: Vec<PathBuf>) -> Result<Vec<PathBuf>, UiError> {
+/// What requests are answered from.
+async fn app(arguments: &UiArgs, places: &[PathBuf]) -> Result<App, UiError> {
+    let local: Vec<Arc<dyn Source>> = match places {
+        [] => Vec::new(),
+        places => vec![Arc::new(Library::new(places.to_vec()))],
+    };
+    #[cfg(feature = "cluster")]
+    if arguments.cluster.cluster {
+        return of_cluster(&arguments.cluster, local).await;
+    }
+    let sources = Arc::new(Sources::new(local, secret::secret()?));
+    Ok(App { access: Access::Everyone(sources), allow_actions: false })
+}
+
+/// The same with the jobs of a cluster.
+#[cfg(feature = "cluster")]
+async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>) -> Result<App, UiError> {
+    let UiClusterArgs { namespaces, all_namespaces, context, kubeconfig, allow_actions, login, .. } = arguments;
+    let named = ClusterArgs { namespace: None, context: context.clone(), kubeconfig: kubeconfig.clone() };
+    let config = Session::config(&named).await?;
+    if *login {
+        let viewers = Arc::new(Viewers::new(config, namespaces.clone()));
+        return Ok(App { access: Access::LogIn(viewers), allow_actions: *allow_actions });
+    }
+    let usual = [config.default_namespace.clone()];
+    let shown = match (all_namespaces, &namespaces[..]) {
+        (true, _) => &[],
+        (false, []) => &usual[..],
+        (false, named) => named,
+    };
+    let cluster = Cluster::open(config, shown)?;
+    cluster.ready().await;
+    sources.push(Arc::new(cluster));
+    let sources = Arc::new(Sources::new(sources, secret::secret()?));
+    Ok(App { access: Access::Everyone(sources), allow_actions: *allow_actions })
+}
+
+/// The places that were named, where directories must exist. By default `.pawl`, which the first run creates, and
+/// nothing where users log in: they may see what the API server shows them.
+fn existing(arguments: &UiArgs) -> Result<Vec<PathBuf>, UiError> {
+    #[cfg(feature = "cluster")]
+    if arguments.cluster.login {
+        return Ok(Vec::new());
+    }
+    let named = &arguments.places;
     if named.is_empty() {
         return Ok(vec![PathBuf::from(DEFAULT)]);
     }
     match named.iter().find(|directory| !directory.is_dir()) {
         Some(missing) => Err(UiError::NoDirectory(missing.clone())),
-        None => Ok(named),
+        None => Ok(named.clone()),
     }
 }
 
-/// What everyone who can reach `address` can read.
-fn exposed(address: SocketAddr, directories: &[PathBuf]) -> String {
-    let directories: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
+/// What everyone who can reach `address` can do.
+fn exposed(address: SocketAddr, app: &App, places: &[PathBuf]) -> String {
+    let sources = match &app.access {
+        #[cfg(feature = "cluster")]
+        Access::LogIn(_) => {
+            return format!(
+                "warning: --listen {address}: tokens and pages are sent without encryption: put a proxy with TLS before \
+                 it, or reach it with `kubectl port-forward`"
+            );
+        }
+        Access::Everyone(sources) => sources,
+    };
+    let mut places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+    places.extend(sources.elsewhere());
+    let change = if app.allow_actions { ", and change the jobs of the cluster as you can" } else { "" };
     format!(
         "warning: --listen {address}: without a password, everyone who can reach this address can read the names, \
-         settings, command lines, measurements, messages and events of all jobs in {}: listen on 127.0.0.1, and reach \
-         it with `ssh -L {port}:127.0.0.1:{port} HOST`",
-        directories.join(", "),
+         settings, command lines, measurements, messages and events of all jobs in {}{change}: listen on 127.0.0.1, and \
+         reach it with `ssh -L {port}:127.0.0.1:{port} HOST`",
+        places.join(", "),
         port = address.port(),
     )
 }

@@ -1,5 +1,6 @@
 //! A job: what it does now, and the report about it.
 
+use super::actions::Actions;
 use super::list::address;
 use super::{Live, Scripts, live, page as whole};
 use crate::headline;
@@ -10,12 +11,21 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 use pawl_api::status::Stage;
 
+/// What a page has besides the report of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Besides {
+    /// What the report does not have, and where that is.
+    pub notes: Vec<String>,
+    /// What the user may do with the job; `None`: nothing.
+    pub actions: Option<Actions>,
+}
+
 /// The page of the job with this key.
-pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
+pub fn page(key: &str, evidence: &Evidence, besides: &Besides, revision: &str) -> String {
     let events = format!("{}/events?from=", address(key));
     let content = html! {
         div data-curves={ (address(key)) "/curves.json" } {
-            (live(Live { events: &events, revision }, &content(key, evidence)))
+            (live(Live { events: &events, revision }, &content(key, evidence, besides)))
         }
         p { a href={ (address(key)) "/status.json" } { "The status as JSON" } }
     };
@@ -23,13 +33,15 @@ pub fn page(key: &str, evidence: &Evidence, revision: &str) -> String {
 }
 
 /// The live part of the page.
-pub fn fragment(key: &str, evidence: &Evidence) -> String {
-    displayable(content(key, evidence))
+pub fn fragment(key: &str, evidence: &Evidence, besides: &Besides) -> String {
+    displayable(content(key, evidence, besides))
 }
 
-fn content(key: &str, evidence: &Evidence) -> Markup {
+fn content(key: &str, evidence: &Evidence, besides: &Besides) -> Markup {
     html! {
         @if let Some(doing) = doing(evidence) { p.now { (doing) } }
+        @for note in &besides.notes { p.muted { (note) } }
+        @if let Some(actions) = &besides.actions { (actions.render(key, &evidence.job)) }
         (report(evidence))
         @if begun(&evidence.job.spec, &evidence.status).next().is_some() {
             p { a href={ (address(key)) "/search" } { "The search alone: sort and select its trials" } }
@@ -80,7 +92,7 @@ mod tests {
             json!({"stage": "Optimizing", "progress": "phase 1/1", "phases": [phase], "attempt": attempt}),
             json!([]),
         );
-        let text = page("toy", &measuring, "r1");
+        let text = page("toy", &measuring, &Besides::default(), "r1");
         assert!(text.contains("measuring graph: 1.31× after 2 of at most"), "{text}");
         assert!(text.contains(" · phase 1/1"), "{text}");
         assert!(text.contains(r#"data-events="/jobs/toy/events?from=" data-revision="r1""#), "{text}");
@@ -91,9 +103,9 @@ mod tests {
         assert!(scripts.is_sorted(), "charts.js needs uPlot: {text}");
 
         let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
-        let text = fragment("toy", &evidence("toy", training, json!([])));
+        let text = fragment("toy", &evidence("toy", training, json!([])), &Besides::default());
         assert!(text.contains("training · 41% · ends about 2026-01-02 03:04 UTC"), "{text}");
-        let text = fragment("toy", &evidence("toy", json!({"stage": "Complete"}), json!([])));
+        let text = fragment("toy", &evidence("toy", json!({"stage": "Complete"}), json!([])), &Besides::default());
         assert!(!text.contains("class=\"now\"") && !text.contains("/jobs/toy/search"), "{text}");
     }
 
@@ -106,7 +118,7 @@ mod tests {
         let job = || serde_json::from_value(job.clone()).unwrap();
         let of = |status: Value| {
             let status = serde_json::from_value(status).unwrap();
-            fragment("a@b", &Evidence::new(job(), status, Vec::new(), Vec::new()))
+            fragment("a@b", &Evidence::new(job(), status, Vec::new(), Vec::new()), &Besides::default())
         };
         let link = r#"<a href="/jobs/a%40b/search">"#;
         assert!(!of(json!({"stage": "Optimizing"})).contains(link));

@@ -19,12 +19,15 @@ pub struct Shown<'a> {
     pub total: usize,
     /// What could not be read, and why.
     pub problems: &'a [String],
+    /// Whether users log in.
+    pub login: bool,
 }
 
 /// The page.
 pub fn page(shown: &Shown<'_>, query: &Query, revision: &str) -> String {
     let content = html! {
         h1 { "Jobs" }
+        @if shown.login { p { a href="/login" { "Log out, or log in as somebody else" } } }
         (filter("/", query))
         (live(Live { events: &query.address("/events", "from="), revision }, &content(shown, query)))
     };
@@ -60,7 +63,10 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
         @for problem in shown.problems { p.notice { (problem) } }
         @if shown.jobs.is_empty() {
             @if shown.total == 0 {
-                p { "No job was run here yet. Start one with " code { "pawl run FILE" } "." }
+                p {
+                    "There are no jobs yet. Start one with " code { "pawl run FILE" } ", in a cluster with "
+                    code { "kubectl apply -f FILE" } "."
+                }
             } @else {
                 p { "None of the " (shown.total) " jobs matches. " a href="/" { "Show all" } }
             }
@@ -85,7 +91,7 @@ fn table(jobs: &[&Listed], query: &Query) -> Markup {
                     th scope="col" { span.unseen { "Compare" } }
                     @for column in Column::ALL { (heading(column, query)) }
                     th scope="col" { "Progress" }
-                    th scope="col" { "State directory" }
+                    th scope="col" { "Where" }
                 }
             }
             tbody { @for job in jobs { (row(job)) } }
@@ -160,7 +166,7 @@ mod tests {
     }
 
     fn shown<'a>(jobs: &'a [Listed], problems: &'a [String], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems }
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems, login: false }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Listed {
     pub key: String,
     /// Its name.
     pub name: String,
-    /// Its state directory.
+    /// Its state directory, its storage, or its namespace.
     pub place: String,
     /// Its stage.
     pub stage: Stage,

@@ -1,6 +1,7 @@
-//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, and sums over jobs. They work
+//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, sums over jobs, and the login. They work
 //! without scripts; these replace the live part of a page when the server sends a newer one, and pictures by charts.
 
+pub mod actions;
 pub mod compare;
 pub mod curves;
 pub mod facts;
@@ -8,6 +9,7 @@ pub mod fleet;
 pub mod job;
 pub mod list;
 pub mod listed;
+pub mod login;
 pub mod query;
 pub mod search;
 

@@ -19,8 +19,15 @@ function focusName(element) {
   return `${element.tagName} ${own || (details ? detailsName(details) : "")}`;
 }
 
+// What came while a dialog was open, which is not taken away from under its reader.
+let waiting = null;
+
 // Keeps what the reader has opened, selected, scrolled to and focused.
 function replace(html) {
+  if (live.querySelector("dialog[open]")) {
+    waiting = html;
+    return;
+  }
   const open = new Set([...live.querySelectorAll("details[open]")].map(detailsName));
   const checked = new Set([...live.querySelectorAll("input:checked")].map((box) => box.value));
   const focused = live.contains(document.activeElement) ? focusName(document.activeElement) : null;
@@ -56,7 +63,18 @@ function connectIfVisible() {
   if (!document.hidden) connect();
 }
 
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button?.dataset.dialog) document.getElementById(button.dataset.dialog)?.showModal();
+  if (button?.dataset.close) document.getElementById(button.dataset.close)?.close();
+});
+
 if (live) {
+  // The event does not bubble.
+  live.addEventListener("close", () => {
+    if (waiting !== null) replace(waiting);
+    waiting = null;
+  }, true);
   connectIfVisible();
   document.addEventListener("visibilitychange", connectIfVisible);
 }

@@ -20,22 +20,16 @@ use std::path::Path;
 pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Result<Evidence, ClusterError> {
     let mut job = session.job(name).await?;
     let status = job.status.take().unwrap_or_default();
-    let events: Api<Event> = Api::namespaced(session.client.clone(), &session.namespace);
-    let about = ListParams::default().fields(&format!("involvedObject.kind=TrainingJob,involvedObject.name={name}"));
-    let events_of_name = match session.ask(session.request("list", "events"), events.list(&about)).await {
-        Ok(list) => list.items,
+    let of_cluster = match events(session, &job).await {
         Err(error @ ClusterError::Forbidden { .. }) => {
             exit::say(&format_args!("note: the page has no events other than recorded ones: {error}"));
             Vec::new()
         }
-        Err(error) => return Err(error),
+        events => events?,
     };
-    let uid = job.metadata.uid.as_deref();
-    // An earlier job of the same name has events too, until they expire.
-    let of_job = events_of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid);
     let (recorded, mut events) = recorded(&job, copied)?;
     // Those of the last hour are in the cluster, too.
-    for event in of_job.filter_map(record) {
+    for event in of_cluster {
         if !events.iter().any(|known| known.reason == event.reason && known.message == event.message) {
             events.push(event);
         }
@@ -44,6 +38,20 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
     let launches = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
     let measured_with = recorded.iter().filter_map(MeasuredWith::recorded).collect();
     Ok(Evidence::new(job, status, events, launches).with(measured_with))
+}
+
+/// The events about `job`, oldest first.
+pub async fn events(session: &Session, job: &TrainingJob) -> Result<Vec<EventRecord>, ClusterError> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let events: Api<Event> = Api::namespaced(session.client.clone(), &session.namespace);
+    let about = ListParams::default().fields(&format!("involvedObject.kind=TrainingJob,involvedObject.name={name}"));
+    let of_name = session.ask(session.request("list", "events"), events.list(&about)).await?.items;
+    let uid = job.metadata.uid.as_deref();
+    // An earlier job of the same name has events too, until they expire.
+    let own = of_name.iter().filter(|event| event.involved_object.uid.as_deref() == uid);
+    let mut records: Vec<EventRecord> = own.filter_map(record).collect();
+    records.sort_by_key(|record| record.time);
+    Ok(records)
 }
 
 /// The records of `job`, and what they say happened.

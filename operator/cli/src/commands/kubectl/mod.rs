@@ -1,19 +1,19 @@
 //! `kubectl pawl`: a file per subcommand.
 
 pub mod complete;
-mod error;
-mod evidence;
+pub mod error;
+pub mod evidence;
 mod fetch;
 mod logs;
-mod pin;
+pub mod pin;
 mod preflight;
 mod replay;
 mod report;
 mod restart;
 mod search;
-mod session;
-mod status;
-mod suspend;
+pub mod session;
+pub mod status;
+pub mod suspend;
 mod watch;
 
 use super::print;

@@ -13,8 +13,13 @@ use std::process::ExitCode;
 /// Pins the phases, or all phases, to RolledBack.
 pub async fn rollback(session: &Session, name: &str, phases: &[String], all: bool) -> Result<ExitCode, ClusterError> {
     let job = session.job(name).await?;
-    let phases = if all { job.spec.phases.iter().map(|phase| phase.name.clone()).collect() } else { phases.to_vec() };
+    let phases = if all { all_phases(&job) } else { phases.to_vec() };
     change(session, &job, &phases, Some(Pin::RolledBack)).await
+}
+
+/// Names of the phases of a job.
+pub fn all_phases(job: &TrainingJob) -> Vec<String> {
+    job.spec.phases.iter().map(|phase| phase.name.clone()).collect()
 }
 
 /// Pins the phases, or removes their pins.
@@ -30,13 +35,9 @@ async fn change(
     pin: Option<Pin>,
 ) -> Result<ExitCode, ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let operations = operations(job, phases, pin)?;
-    if operations.is_empty() {
+    if !set(session, job, phases, pin).await? {
         return Ok(print(&format!("trainingjob.pawl.dev/{name}: nothing to change\n")));
     }
-    let patch = serde_json::from_value(Value::Array(operations))
-        .map_err(|error| ClusterError::Refused(format!("the change cannot be written as a JSON patch: {error}")))?;
-    session.patch(name, &Patch::Json(patch)).await?;
     let change = match pin {
         Some(pin) => format!("pinned to {pin}"),
         None => "pin removed".to_owned(),
@@ -46,6 +47,24 @@ async fn change(
         exit::say(&"note: set `pin:` in the manifest too, or the next kubectl apply of it removes this pin");
     }
     Ok(printed)
+}
+
+/// Pins `phases`, or removes their pins. Returns whether that changes something.
+pub async fn set(
+    session: &Session,
+    job: &TrainingJob,
+    phases: &[String],
+    pin: Option<Pin>,
+) -> Result<bool, ClusterError> {
+    let operations = operations(job, phases, pin)?;
+    if operations.is_empty() {
+        return Ok(false);
+    }
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let patch = serde_json::from_value(Value::Array(operations))
+        .map_err(|error| ClusterError::Refused(format!("the change cannot be written as a JSON patch: {error}")))?;
+    session.patch(name, &Patch::Json(patch)).await?;
+    Ok(true)
 }
 
 /// The JSON patch that pins `phases`. It fails when the list of phases has changed since it was read.
@@ -68,7 +87,7 @@ fn operations(job: &TrainingJob, phases: &[String], pin: Option<Pin>) -> Result<
 }
 
 fn no_phase(job: &TrainingJob, wanted: &str) -> ClusterError {
-    let names: Vec<String> = job.spec.phases.iter().map(|phase| phase.name.clone()).collect();
+    let names = all_phases(job);
     let near = nearest(wanted, &names);
     ClusterError::NoPhase {
         job: job.metadata.name.clone().unwrap_or_default(),

@@ -25,6 +25,8 @@ pub struct Session {
     pub namespace: String,
     /// Address of the API server.
     pub server: String,
+    /// Field manager of changes.
+    pub manager: &'static str,
 }
 
 impl Session {
@@ -33,25 +35,41 @@ impl Session {
     /// # Errors
     /// [`ClusterError::Configuration`].
     pub async fn open(cluster: &ClusterArgs) -> Result<Self, ClusterError> {
+        let config = Self::config(cluster).await?;
+        let namespace = cluster.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        Self::connect(config, namespace, MANAGER)
+    }
+
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// [`ClusterError::Configuration`].
+    pub async fn config(cluster: &ClusterArgs) -> Result<Config, ClusterError> {
         let configuration = |error: &dyn std::fmt::Display| ClusterError::Configuration(error.to_string());
         let options = KubeConfigOptions { context: cluster.context.clone(), ..KubeConfigOptions::default() };
-        let config = match (&cluster.kubeconfig, &cluster.context) {
+        Ok(match (&cluster.kubeconfig, &cluster.context) {
             (Some(path), _) => {
                 let kubeconfig = Kubeconfig::read_from(path).map_err(|error| configuration(&error))?;
                 Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| configuration(&error))?
             }
             (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| configuration(&error))?,
             (None, None) => Config::infer().await.map_err(|error| configuration(&error))?,
-        };
-        let namespace = cluster.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        })
+    }
+
+    /// Makes a client. Sends no request yet.
+    ///
+    /// # Errors
+    /// [`ClusterError::Configuration`].
+    pub fn connect(config: Config, namespace: String, manager: &'static str) -> Result<Self, ClusterError> {
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-        let client = Client::try_from(config).map_err(|error| configuration(&error))?;
-        Ok(Self { client, namespace, server })
+        let client = Client::try_from(config).map_err(|error| ClusterError::Configuration(error.to_string()))?;
+        Ok(Self { client, namespace, server, manager })
     }
 
     /// The same connection with another namespace.
     pub fn in_namespace(&self, namespace: String) -> Self {
-        Self { client: self.client.clone(), namespace, server: self.server.clone() }
+        Self { client: self.client.clone(), namespace, server: self.server.clone(), manager: self.manager }
     }
 
     /// Describes a request, for the error if it fails.
@@ -111,7 +129,7 @@ impl Session {
     /// # Errors
     /// [`ClusterError::Refused`] when the change is not valid or the job changed meanwhile.
     pub async fn patch(&self, name: &str, patch: &Patch<serde_json::Value>) -> Result<TrainingJob, ClusterError> {
-        let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters = PatchParams { field_manager: Some(self.manager.to_owned()), ..PatchParams::default() };
         self.ask(self.request("patch", JOBS), self.jobs().patch(name, &parameters, patch)).await
     }
 }

@@ -4,15 +4,25 @@ use super::error::ClusterError;
 use super::session::Session;
 use crate::commands::print;
 use kube::api::Patch;
+use pawl_api::TrainingJob;
 use std::process::ExitCode;
 
-/// Sets `spec.suspend`.
+/// Suspends or resumes the job, and prints what was done.
 pub async fn suspend(session: &Session, name: &str, suspend: bool) -> Result<ExitCode, ClusterError> {
-    let job = session.job(name).await?;
+    let changed = set(session, &session.job(name).await?, suspend).await?;
     let done = if suspend { "suspended" } else { "resumed" };
+    Ok(print(&match changed {
+        true => format!("trainingjob.pawl.dev/{name} {done}\n"),
+        false => format!("trainingjob.pawl.dev/{name} was {done} already\n"),
+    }))
+}
+
+/// Sets `spec.suspend`. Returns whether that changes it.
+pub async fn set(session: &Session, job: &TrainingJob, suspend: bool) -> Result<bool, ClusterError> {
     if job.spec.suspend == suspend {
-        return Ok(print(&format!("trainingjob.pawl.dev/{name} was {done} already\n")));
+        return Ok(false);
     }
+    let name = job.metadata.name.as_deref().unwrap_or_default();
     session.patch(name, &Patch::Merge(serde_json::json!({"spec": {"suspend": suspend}}))).await?;
-    Ok(print(&format!("trainingjob.pawl.dev/{name} {done}\n")))
+    Ok(true)
 }

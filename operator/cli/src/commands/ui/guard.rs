@@ -1,7 +1,7 @@
 //! What protects the pages from other websites that a browser shows: names under which they may be opened, and headers.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use pawl_contract::report::printable;
@@ -16,7 +16,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; s
 const HEADERS: [(&str, &str); 5] = [
     ("content-security-policy", POLICY),
     ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
+    // Forms say from which page they are sent, to this server alone.
+    ("referrer-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("cache-control", "no-store"),
 ];
@@ -63,13 +64,15 @@ fn host(header: &str) -> &str {
     }
 }
 
-/// Refuses requests under foreign names, and adds the headers to every answer.
+/// Refuses requests under foreign names and from pages of other websites, and adds the headers to every answer.
 pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
     let asked = named(request.headers()).to_owned();
-    let mut response = if hosts.allows(&asked) {
-        next.run(request).await
-    } else {
+    let mut response = if !hosts.allows(&asked) {
         (StatusCode::FORBIDDEN, hosts.refusal(&asked)).into_response()
+    } else if !is_own(request.method(), request.headers()) {
+        (StatusCode::FORBIDDEN, "Origin: not a page of this server: open the page of the job, and try again\n").into_response()
+    } else {
+        next.run(request).await
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
@@ -80,6 +83,13 @@ pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next
 /// The `Host` header; empty when it is missing or no text.
 fn named(headers: &HeaderMap) -> &str {
     headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
+}
+
+/// Whether a request only reads, or comes from a page of this server. The scheme may differ: a proxy ends TLS.
+fn is_own(method: &Method, headers: &HeaderMap) -> bool {
+    let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).unwrap_or_default();
+    let page = origin.split_once("://").map(|(_, host)| host);
+    [Method::GET, Method::HEAD].contains(method) || page.is_some_and(|page| page.eq_ignore_ascii_case(named(headers)))
 }
 
 #[cfg(test)]
@@ -102,5 +112,22 @@ mod tests {
     fn only_known_names_are_answered(#[case] listen: &str, #[case] header: &str, #[case] expected: bool) {
         let hosts = Hosts::new(listen.parse().unwrap(), &["gpu.example:443".to_owned(), String::new()]);
         assert_eq!(hosts.allows(header), expected);
+    }
+
+    #[rstest]
+    #[case::of_this_server("http://localhost:8080", true)]
+    #[case::behind_tls("https://localhost:8080", true)]
+    #[case::another_port("http://localhost:9090", false)]
+    #[case::another_website("https://evil.example", false)]
+    #[case::hidden("null", false)]
+    #[case::missing("", false)]
+    fn only_own_pages_send_forms(#[case] origin: &'static str, #[case] expected: bool) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost:8080"));
+        if !origin.is_empty() {
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+        }
+        assert_eq!(is_own(&Method::POST, &headers), expected);
+        assert!(is_own(&Method::GET, &headers), "whoever reads needs no origin");
     }
 }

@@ -1,9 +1,13 @@
 //! The jobs of some directories. A status is read again only when its file has changed.
 
+use super::source::{Catalog, Found, Gathered, JobError, Origin, Source};
+use crate::commands::document;
 use crate::commands::source::states;
+use crate::commands::status::JobResult;
 use jiff::Timestamp;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::{Listed, distinguish};
+use pawl_local::evidence::gather;
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, StateError, records};
 use std::collections::HashMap;
@@ -11,7 +15,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow. Whether it
 /// can be read changes its ctime.
@@ -68,31 +72,6 @@ struct Known {
     job: Result<Listed, String>,
 }
 
-/// A job that was found.
-pub struct Found {
-    /// What the list shows of it.
-    pub listed: Listed,
-    /// Its state directory.
-    pub state: StateDir,
-}
-
-/// The jobs at one moment.
-pub struct Catalog {
-    /// The jobs, by state directory.
-    pub jobs: Vec<Found>,
-    /// What could not be read, and why.
-    pub problems: Vec<String>,
-    /// Changes when any of them does.
-    pub revision: String,
-}
-
-impl Catalog {
-    /// The job with this key, which need not be the name of a file.
-    pub fn find(&self, key: &str) -> Option<&Found> {
-        self.jobs.iter().find(|found| found.listed.key == key)
-    }
-}
-
 /// The jobs whose state is in these directories.
 pub struct Library {
     directories: Vec<PathBuf>,
@@ -103,31 +82,6 @@ impl Library {
     /// Of these directories, each of which is a directory of state directories or one itself.
     pub fn new(directories: Vec<PathBuf>) -> Self {
         Self { directories, known: Mutex::default() }
-    }
-
-    /// Reads what has changed.
-    pub fn read(&self) -> Catalog {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut newest: HashMap<PathBuf, Known> = HashMap::new();
-        let (mut jobs, mut problems) = (Vec::new(), Vec::new());
-        let mut hasher = DefaultHasher::new();
-        for state in self.states(&mut problems) {
-            let root = state.root().to_owned();
-            // A directory that is named twice has its jobs once.
-            let Some(stamps) = Stamps::of(&state).filter(|_| !newest.contains_key(&root)) else { continue };
-            let old = known.remove(&root).filter(|known| known.stamps == stamps).map(|known| known.job);
-            let Some(job) = old.or_else(|| read(&state, stamps.changed())) else { continue };
-            (&root, stamps).hash(&mut hasher);
-            match &job {
-                Ok(listed) => jobs.push(Found { listed: listed.clone(), state }),
-                Err(problem) => problems.push(problem.clone()),
-            }
-            newest.insert(root, Known { stamps, job });
-        }
-        *known = newest;
-        problems.hash(&mut hasher);
-        distinguish(jobs.iter_mut().map(|found| &mut found.listed));
-        Catalog { jobs, problems, revision: format!("{:016x}", hasher.finish()) }
     }
 
     /// All state directories, in a fixed order.
@@ -149,6 +103,47 @@ impl Library {
     }
 }
 
+impl Source for Library {
+    fn read(&self) -> Catalog {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest: HashMap<PathBuf, Known> = HashMap::new();
+        let (mut jobs, mut problems) = (Vec::new(), Vec::new());
+        let mut hasher = DefaultHasher::new();
+        for state in self.states(&mut problems) {
+            let root = state.root().to_owned();
+            // A directory that is named twice has its jobs once.
+            let Some(stamps) = Stamps::of(&state).filter(|_| !newest.contains_key(&root)) else { continue };
+            let old = known.remove(&root).filter(|known| known.stamps == stamps).map(|known| known.job);
+            let Some(job) = old.or_else(|| read(&state, stamps.changed())) else { continue };
+            (&root, stamps).hash(&mut hasher);
+            match &job {
+                Ok(listed) => jobs.push(Found { listed: listed.clone(), origin: Arc::new(state) }),
+                Err(problem) => problems.push(problem.clone()),
+            }
+            newest.insert(root, Known { stamps, job });
+        }
+        *known = newest;
+        problems.hash(&mut hasher);
+        distinguish(jobs.iter_mut().map(|found| &mut found.listed));
+        Catalog { jobs, problems, revision: format!("{:016x}", hasher.finish()) }
+    }
+}
+
+impl Origin for StateDir {
+    fn revision(&self) -> Result<String, JobError> {
+        Ok(revision(self)?)
+    }
+
+    fn gather(&self) -> Result<Gathered, JobError> {
+        Ok(Gathered { evidence: gather(self)?, notes: Vec::new() })
+    }
+
+    fn status(&self) -> Result<String, JobError> {
+        let recorded = records::document(self)?;
+        Ok(document(&JobResult::new(self, &recorded), false))
+    }
+}
+
 /// The job in `state`; `None` when it was deleted in the meantime.
 fn read(state: &StateDir, changed: Option<Timestamp>) -> Option<Result<Listed, String>> {
     let place = state.root().display().to_string();
@@ -165,7 +160,7 @@ fn read(state: &StateDir, changed: Option<Timestamp>) -> Option<Result<Listed, S
 ///
 /// # Errors
 /// [`StateError::Absent`] when there is no job any more.
-pub fn revision(state: &StateDir) -> Result<String, StateError> {
+fn revision(state: &StateDir) -> Result<String, StateError> {
     let stamps = Stamps::of(state).ok_or_else(|| StateError::Absent { path: state.status() })?;
     let mut hasher = DefaultHasher::new();
     (stamps, Stamp::of(&state.events())).hash(&mut hasher);
@@ -219,10 +214,10 @@ mod tests {
             let library = Library::new(vec![directories]);
             let first = library.read();
             assert_eq!(first.jobs[0].listed.key, "one", "{:?}", first.problems);
-            let of_job = revision(&first.jobs[0].state).unwrap();
+            let of_job = first.jobs[0].origin.revision().unwrap();
             fs::write(records.join("attempts/one-1.jsonl"), "torn").unwrap();
             assert_ne!(library.read().revision, first.revision);
-            assert_ne!(revision(&first.jobs[0].state).unwrap(), of_job);
+            assert_ne!(first.jobs[0].origin.revision().unwrap(), of_job);
             fs::remove_file(records.join("attempts/one-1.jsonl")).unwrap();
         }
     }

@@ -1,28 +1,25 @@
 //! Updates of a page, as server-sent events: its live part, whenever that has changed.
 
-use super::library::{Library, revision};
+use super::source::{Gathered, Origin, Sources};
 use axum::response::sse::Event;
 use futures::{Stream, stream};
-use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::list::Shown;
 use pawl_display::ui::notice;
 use pawl_display::ui::query::Query;
-use pawl_local::evidence::gather;
-use pawl_local::state::StateDir;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
-/// Time between two looks at the files.
+/// Time between two looks at the files, and at what watches of a cluster have brought.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// A page that is kept up to date.
 pub enum View {
     /// Of the jobs that a query selects.
-    Jobs { library: Arc<Library>, query: Query, fragment: fn(&Shown<'_>, &Query) -> String },
-    /// Of the job in a state directory.
-    Job { state: StateDir, fragment: Box<dyn Fn(&Evidence) -> String + Send + Sync> },
+    Jobs { sources: Arc<Sources>, query: Query, fragment: fn(&Shown<'_>, &Query) -> String },
+    /// Of one job.
+    Job { origin: Arc<dyn Origin>, fragment: Box<dyn Fn(&Gathered) -> String + Send + Sync> },
 }
 
 /// A newer live part of a page.
@@ -31,7 +28,7 @@ struct Update {
     html: String,
 }
 
-/// What a look at the files has found.
+/// What a look at the jobs has found.
 enum Look {
     Changed(Update),
     Unchanged,
@@ -40,24 +37,24 @@ enum Look {
 }
 
 impl View {
-    /// Looks at the files; `seen`: the revision that the browser has.
+    /// Looks at the jobs; `seen`: the revision that the browser has.
     fn look(&self, seen: &str) -> Look {
         match self {
-            Self::Jobs { library, query, fragment } => {
-                let catalog = library.read();
+            Self::Jobs { sources, query, fragment } => {
+                let catalog = sources.read();
                 if catalog.revision == seen {
                     return Look::Unchanged;
                 }
                 let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
-                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
+                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, login: false };
                 let html = fragment(&shown, query);
                 Look::Changed(Update { revision: catalog.revision, html })
             }
             // The revision is taken before the files are read: what changes in between is another update.
-            Self::Job { state, fragment } => match revision(state) {
+            Self::Job { origin, fragment } => match origin.revision() {
                 Ok(revision) if revision == seen => Look::Unchanged,
                 Ok(revision) => {
-                    let html = gather(state).map_or_else(|error| notice(&error.to_string()), |it| fragment(&it));
+                    let html = origin.gather().map_or_else(|error| notice(&error.to_string()), |it| fragment(&it));
                     Look::Changed(Update { revision, html })
                 }
                 Err(_) => Look::Gone,

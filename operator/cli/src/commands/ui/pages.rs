@@ -1,78 +1,39 @@
-//! The pages: each reads the jobs that it shows, and changes nothing.
+//! The pages: each reads the jobs that it shows. Only forms, which are sent on purpose, change a job.
 
+use super::access::{App, Viewer};
+use super::action::Action;
 use super::assets;
+use super::error::{MOST_COMPARED, PageError};
 use super::guard::{Hosts, guard};
-use super::library::{Catalog, Library, revision};
 use super::live::{View, updates};
-use crate::commands::document;
-use crate::commands::status::JobResult;
+#[cfg(feature = "cluster")]
+use super::login;
+use super::secret::same;
+use super::source::{Catalog, Gathered, Origin};
 use axum::Router;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, RawQuery};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use pawl_display::report::evidence::Evidence;
+use pawl_display::ui::actions::Actions;
+use pawl_display::ui::job::Besides;
 use pawl_display::ui::list::Shown;
-use pawl_display::ui::query::{Query, QueryError};
-use pawl_display::ui::search::{Order, OrderError};
-use pawl_display::ui::{compare, curves, fleet, job, list, problem, search};
+use pawl_display::ui::query::Query;
+use pawl_display::ui::search::Order;
+use pawl_display::ui::{compare, curves, fleet, job, list, search};
 use pawl_display::url;
-use pawl_local::evidence::gather;
-use pawl_local::state::{StateDir, StateError, records};
 use std::sync::Arc;
-use tokio::task::{JoinError, spawn_blocking};
-
-/// Most jobs beside each other.
-const MOST_COMPARED: usize = compare::MOST;
-
-/// Why there is no page.
-#[derive(Debug, thiserror::Error)]
-enum PageError {
-    #[error(transparent)]
-    Query(#[from] QueryError),
-    #[error(transparent)]
-    Order(#[from] OrderError),
-    #[error("job: {0} named: name 2 to {MOST_COMPARED}, as in /compare?job=A&job=B")]
-    Number(usize),
-    #[error("job: \"{0}\": not in the list of jobs, or there are several of this name: choose it in the list")]
-    Unknown(String),
-    #[error("{0}: not a page: choose a job in the list")]
-    NoPage(String),
-    #[error(transparent)]
-    State(#[from] StateError),
-    #[error("the page could not be made: {0}")]
-    Failed(#[from] JoinError),
-}
-
-impl PageError {
-    const fn status(&self) -> StatusCode {
-        match self {
-            Self::Query(_) | Self::Order(_) | Self::Number(_) => StatusCode::BAD_REQUEST,
-            Self::Unknown(_) | Self::NoPage(_) | Self::State(StateError::Absent { .. }) => StatusCode::NOT_FOUND,
-            Self::State(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-}
-
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
-        let title = match self.status() {
-            StatusCode::BAD_REQUEST => "Not a valid address",
-            StatusCode::NOT_FOUND => "Not found",
-            _ => "Error",
-        };
-        (self.status(), Html(problem(title, &self.to_string()))).into_response()
-    }
-}
+use tokio::task::spawn_blocking;
 
 type Page = Result<Html<String>, PageError>;
 type Answer = Result<Response, PageError>;
 
 /// All pages, under the names of `hosts` only.
-pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
-    Router::new()
+pub fn routes(app: App, hosts: Hosts) -> Router {
+    let pages = Router::new()
         .route("/", get(all))
         .route("/events", get(events_of_all))
         .route("/fleet", get(sums))
@@ -85,88 +46,104 @@ pub fn routes(library: Arc<Library>, hosts: Hosts) -> Router {
         .route("/jobs/{key}/curves.json", get(curves_of_one))
         .route("/jobs/{key}/search", get(searched))
         .route("/jobs/{key}/search/events", get(events_of_search))
-        .merge(assets::routes())
+        .route("/jobs/{key}/actions/{action}", post(act))
+        .merge(assets::routes());
+    #[cfg(feature = "cluster")]
+    let pages = pages.merge(login::routes());
+    pages
         .fallback(|uri: Uri| async move { PageError::NoPage(uri.path().to_owned()) })
-        .with_state(library)
+        .with_state(app)
         .layer(from_fn_with_state(Arc::new(hosts), guard))
 }
 
-/// Reads files where that holds up no other request.
+/// Reads files, and asks the API server, where that holds up no other request.
 async fn read<T: Send + 'static>(read: impl FnOnce() -> Result<T, PageError> + Send + 'static) -> Result<T, PageError> {
     spawn_blocking(read).await?
 }
 
-async fn all(library: State<Arc<Library>>, query: RawQuery) -> Page {
-    selected(library, query, list::page).await
+async fn all(viewer: Viewer, query: RawQuery) -> Page {
+    selected(viewer, query, list::page).await
 }
 
-async fn sums(library: State<Arc<Library>>, query: RawQuery) -> Page {
-    selected(library, query, fleet::page).await
+async fn sums(viewer: Viewer, query: RawQuery) -> Page {
+    selected(viewer, query, fleet::page).await
 }
 
 /// The page about the jobs that the query selects.
 async fn selected(
-    State(library): State<Arc<Library>>,
+    viewer: Viewer,
     RawQuery(query): RawQuery,
     page: fn(&Shown<'_>, &Query, &str) -> String,
 ) -> Page {
     let query = Query::parse(&query.unwrap_or_default())?;
     read(move || {
-        let catalog = library.read();
+        let catalog = viewer.sources.read();
         let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
-        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
+        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, login: viewer.login };
         Ok(Html(page(&shown, &query, &catalog.revision)))
     })
     .await
 }
 
-async fn events_of_all(library: State<Arc<Library>>, query: RawQuery, headers: HeaderMap) -> Answer {
-    events_of_selected(library, query, &headers, list::fragment)
+async fn events_of_all(viewer: Viewer, query: RawQuery, headers: HeaderMap) -> Answer {
+    events_of_selected(viewer, query, &headers, list::fragment)
 }
 
-async fn events_of_sums(library: State<Arc<Library>>, query: RawQuery, headers: HeaderMap) -> Answer {
-    events_of_selected(library, query, &headers, fleet::fragment)
+async fn events_of_sums(viewer: Viewer, query: RawQuery, headers: HeaderMap) -> Answer {
+    events_of_selected(viewer, query, &headers, fleet::fragment)
 }
 
 fn events_of_selected(
-    State(library): State<Arc<Library>>,
+    viewer: Viewer,
     RawQuery(query): RawQuery,
     headers: &HeaderMap,
     fragment: fn(&Shown<'_>, &Query) -> String,
 ) -> Answer {
     let text = query.unwrap_or_default();
     let query = Query::parse(&text)?;
-    Ok(stream(View::Jobs { library, query, fragment }, seen(&text, headers)))
+    Ok(stream(View::Jobs { sources: viewer.sources, query, fragment }, seen(&text, headers)))
 }
 
-async fn one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Page {
+async fn one(viewer: Viewer, Path(key): Path<String>) -> Page {
     read(move || {
-        let state = state(&library.read(), &key)?;
+        let origin = origin(&viewer.sources.read(), &key)?;
         // Before the files are read: what changes in between is an update.
-        let revision = revision(&state)?;
-        Ok(Html(job::page(&key, &gather(&state)?, &revision)))
+        let revision = origin.revision()?;
+        let Gathered { evidence, notes } = origin.gather()?;
+        let besides = Besides { notes, actions: offered(viewer.actions, &*origin) };
+        Ok(Html(job::page(&key, &evidence, &besides, &revision)))
     })
     .await
 }
 
+/// The actions on a job, if there are any.
+fn offered(actions: Option<Actions>, origin: &dyn Origin) -> Option<Actions> {
+    actions.filter(|_| origin.has_operator())
+}
+
 async fn events_of_one(
-    State(library): State<Arc<Library>>,
+    viewer: Viewer,
     Path(key): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Answer {
     let wanted = key.clone();
-    let state = read(move || state(&library.read(), &wanted)).await?;
-    let view = View::Job { state, fragment: Box::new(move |evidence: &Evidence| job::fragment(&key, evidence)) };
+    let origin = read(move || origin(&viewer.sources.read(), &wanted)).await?;
+    let actions = offered(viewer.actions, &*origin);
+    let fragment = move |it: &Gathered| {
+        let besides = Besides { notes: it.notes.clone(), actions: actions.clone() };
+        job::fragment(&key, &it.evidence, &besides)
+    };
+    let view = View::Job { origin, fragment: Box::new(fragment) };
     Ok(stream(view, seen(&query.unwrap_or_default(), &headers)))
 }
 
-async fn searched(State(library): State<Arc<Library>>, Path(key): Path<String>, RawQuery(query): RawQuery) -> Page {
+async fn searched(viewer: Viewer, Path(key): Path<String>, RawQuery(query): RawQuery) -> Page {
     read(move || {
-        let state = state(&library.read(), &key)?;
+        let origin = origin(&viewer.sources.read(), &key)?;
         // As for the page of a job.
-        let revision = revision(&state)?;
-        let evidence = gather(&state)?;
+        let revision = origin.revision()?;
+        let evidence = origin.gather()?.evidence;
         let order = Order::parse(&sort(&query.unwrap_or_default()), &evidence)?;
         Ok(Html(search::page(&key, &evidence, &order, &revision)))
     })
@@ -174,7 +151,7 @@ async fn searched(State(library): State<Arc<Library>>, Path(key): Path<String>, 
 }
 
 async fn events_of_search(
-    State(library): State<Arc<Library>>,
+    viewer: Viewer,
     Path(key): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -182,38 +159,48 @@ async fn events_of_search(
     let text = query.unwrap_or_default();
     let by = sort(&text);
     let view = read(move || {
-        let state = state(&library.read(), &key)?;
-        let order = Order::parse(&by, &gather(&state)?)?;
-        Ok(View::Job { state, fragment: Box::new(move |evidence: &Evidence| search::fragment(evidence, &order)) })
+        let origin = origin(&viewer.sources.read(), &key)?;
+        let order = Order::parse(&by, &origin.gather()?.evidence)?;
+        let fragment = move |it: &Gathered| search::fragment(&it.evidence, &order);
+        Ok(View::Job { origin, fragment: Box::new(fragment) })
     });
     Ok(stream(view.await?, seen(&text, &headers)))
 }
 
 /// As `pawl status --output json` prints it: without the manifest, which may hold secrets.
-async fn status(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Answer {
-    read(move || {
-        let state = state(&library.read(), &key)?;
-        let recorded = records::document(&state)?;
-        Ok(json(document(&JobResult::new(&state, &recorded), false)))
-    })
-    .await
+async fn status(viewer: Viewer, Path(key): Path<String>) -> Answer {
+    read(move || Ok(json(origin(&viewer.sources.read(), &key)?.status()?))).await
 }
 
-async fn curves_of_one(State(library): State<Arc<Library>>, Path(key): Path<String>) -> Answer {
-    read(move || Ok(json(curves::of_job(&gather(&state(&library.read(), &key)?)?)))).await
+async fn curves_of_one(viewer: Viewer, Path(key): Path<String>) -> Answer {
+    read(move || Ok(json(curves::of_job(&origin(&viewer.sources.read(), &key)?.gather()?.evidence)))).await
 }
 
-async fn compared(library: State<Arc<Library>>, query: RawQuery) -> Page {
-    several(library, query, |jobs| Html(compare::page(jobs))).await
+/// Does what a form of the job's page asks for, and shows the page again.
+async fn act(viewer: Viewer, Path((key, action)): Path<(String, String)>, form: String) -> Answer {
+    let Some(Actions { token }) = viewer.actions else { return Err(PageError::ReadOnly) };
+    let fields = url::pairs(&form);
+    let field = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    if !same(field("token").unwrap_or_default(), &token) {
+        return Err(PageError::Token);
+    }
+    let (action, uid) = (Action::parse(&action, &fields)?, field("uid").unwrap_or_default().to_owned());
+    let page = format!("/jobs/{}", url::encode(&key));
+    read(move || Ok(origin(&viewer.sources.read(), &key)?.act(&uid, &action)?)).await?;
+    Ok((StatusCode::SEE_OTHER, [(header::LOCATION, page)]).into_response())
 }
 
-async fn compared_curves(library: State<Arc<Library>>, query: RawQuery) -> Answer {
-    several(library, query, |jobs| json(curves::compared(jobs))).await
+async fn compared(viewer: Viewer, query: RawQuery) -> Page {
+    several(viewer, query, |jobs| Html(compare::page(jobs))).await
+}
+
+async fn compared_curves(viewer: Viewer, query: RawQuery) -> Answer {
+    several(viewer, query, |jobs| json(curves::compared(jobs))).await
 }
 
 /// What `show` makes of the jobs that the query names, each with its key.
 async fn several<T: Send + 'static>(
-    State(library): State<Arc<Library>>,
+    viewer: Viewer,
     RawQuery(query): RawQuery,
     show: fn(&[(&str, &Evidence)]) -> T,
 ) -> Result<T, PageError> {
@@ -223,8 +210,8 @@ async fn several<T: Send + 'static>(
         return Err(PageError::Number(keys.len()));
     }
     read(move || {
-        let catalog = library.read();
-        let load = |key: &String| -> Result<Evidence, PageError> { Ok(gather(&state(&catalog, key)?)?) };
+        let catalog = viewer.sources.read();
+        let load = |key: &String| -> Result<Evidence, PageError> { Ok(origin(&catalog, key)?.gather()?.evidence) };
         let found = keys.iter().map(load).collect::<Result<Vec<_>, _>>()?;
         let jobs: Vec<(&str, &Evidence)> = keys.iter().map(String::as_str).zip(&found).collect();
         Ok(show(&jobs))
@@ -236,10 +223,10 @@ fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// The state directory of the job with this key, which only selects from the list and is part of no path.
-fn state(catalog: &Catalog, key: &str) -> Result<StateDir, PageError> {
+/// The job with this key, which only selects from the list and is part of no path.
+fn origin(catalog: &Catalog, key: &str) -> Result<Arc<dyn Origin>, PageError> {
     let found = catalog.find(key).ok_or_else(|| PageError::Unknown(key.to_owned()))?;
-    Ok(found.state.clone())
+    Ok(Arc::clone(&found.origin))
 }
 
 /// The revision that a browser has: that of the newest event when it connects again, else that of the page.

@@ -1,0 +1,124 @@
+//! One job of a cluster.
+
+use super::watched::{Name, Watched};
+use crate::args::Output;
+use crate::commands::kubectl::error::ClusterError;
+use crate::commands::kubectl::session::Session;
+use crate::commands::kubectl::{evidence, pin, status, suspend};
+use crate::commands::ui::action::Action;
+use crate::commands::ui::source::{Gathered, JobError, Origin};
+use pawl_api::TrainingJob;
+use pawl_api::spec::{NO_STORAGE, Pin};
+use pawl_display::report::evidence::Evidence;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// A job of a cluster, and not a later one of the same name. Its functions must be called where blocking is allowed.
+pub struct ClusterJob {
+    watched: Arc<Watched>,
+    name: Name,
+    uid: String,
+}
+
+impl ClusterJob {
+    /// The job `job`, which `watched` has.
+    pub fn new(watched: Arc<Watched>, name: Name, job: &TrainingJob) -> Self {
+        Self { watched, name, uid: uid(job).to_owned() }
+    }
+
+    /// The job as it was last seen.
+    fn current(&self) -> Result<Arc<TrainingJob>, JobError> {
+        self.watched.job(&self.name).filter(|job| uid(job) == self.uid).ok_or(JobError::Gone)
+    }
+}
+
+fn uid(job: &TrainingJob) -> &str {
+    job.metadata.uid.as_deref().unwrap_or_default()
+}
+
+impl Origin for ClusterJob {
+    fn revision(&self) -> Result<String, JobError> {
+        let version = self.current()?.metadata.resource_version.clone();
+        Ok(format!("{}-{}", self.uid, version.unwrap_or_default()))
+    }
+
+    fn gather(&self) -> Result<Gathered, JobError> {
+        let mut job = TrainingJob::clone(&*self.current()?);
+        let mut notes = vec![without_curves(&job)];
+        let session = self.watched.session(&self.name);
+        let events = Handle::current().block_on(evidence::events(&session, &job)).unwrap_or_else(|error| {
+            notes.push(format!("There are no events here: {error}"));
+            Vec::new()
+        });
+        notes.extend(status::note(&job));
+        let status = job.status.take().unwrap_or_default();
+        Ok(Gathered { evidence: Evidence::new(job, status, events, Vec::new()), notes })
+    }
+
+    fn status(&self) -> Result<String, JobError> {
+        Ok(status::text(&self.watched.session(&self.name), &*self.current()?, Output::Json))
+    }
+
+    fn has_operator(&self) -> bool {
+        true
+    }
+
+    fn act(&self, uid: &str, action: &Action) -> Result<(), JobError> {
+        let session = self.watched.session(&self.name);
+        Handle::current().block_on(act(&session, &self.name.1, uid, action))
+    }
+}
+
+/// Changes the job called `name`, if its unique identifier is `uid`, as `kubectl pawl` does.
+async fn act(session: &Session, name: &str, uid: &str, action: &Action) -> Result<(), JobError> {
+    let job = session.job(name).await?;
+    if self::uid(&job) != uid {
+        return Err(JobError::Gone);
+    }
+    changed(session, &job, action).await?;
+    Ok(())
+}
+
+async fn changed(session: &Session, job: &TrainingJob, action: &Action) -> Result<bool, ClusterError> {
+    match action {
+        Action::Suspend => suspend::set(session, job, true).await,
+        Action::Resume => suspend::set(session, job, false).await,
+        Action::RollBack(None) => pin::set(session, job, &pin::all_phases(job), Some(Pin::RolledBack)).await,
+        Action::RollBack(Some(phase)) => pin::set(session, job, &[phase.clone()], Some(Pin::RolledBack)).await,
+        Action::Pin(phase, to) => pin::set(session, job, &[phase.clone()], *to).await,
+    }
+}
+
+/// Where the loss curves are, which the status does not have.
+fn without_curves(job: &TrainingJob) -> String {
+    const MISSING: &str = "Loss curves, and what was measured with, are not in the status";
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let training = job.status.as_ref().and_then(|status| status.training.as_ref());
+    let storage = training.and_then(|training| training.storage.as_deref());
+    match storage.filter(|storage| *storage != NO_STORAGE) {
+        Some(storage) => format!(
+            "{MISSING}, but in the records in {storage}: kubectl pawl fetch {name} --records copies them, and kubectl pawl \
+             report {name} writes a page with them."
+        ),
+        None => format!("{MISSING}, and this job has no storage with records."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_page_says_where_the_curves_are() {
+        let of = |training: Value| {
+            let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}},
+                "status": {"training": training}});
+            without_curves(&serde_json::from_value(job).unwrap())
+        };
+        assert!(of(json!({"storage": "s3://b/t/toy/u"})).contains("s3://b/t/toy/u: kubectl pawl fetch toy --records"));
+        for none in [json!({"storage": NO_STORAGE}), json!({})] {
+            assert!(of(none).contains("no storage"));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The jobs of a cluster, as the API server shows them to one user.
+
+mod job;
+mod watched;
+
+use super::source::{Catalog, Found, Source};
+use crate::commands::kubectl::error::ClusterError;
+use crate::commands::kubectl::session::Session;
+use job::ClusterJob;
+use kube::Config;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+use watched::Watched;
+
+/// Field manager of changes.
+const MANAGER: &str = "pawl-ui";
+/// Stands for all namespaces in errors.
+const ALL: &str = "*";
+/// Longest wait for the first answers of the API server. What comes later is shown when it comes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The jobs of some namespaces, or of all.
+pub struct Cluster {
+    server: String,
+    /// One for each namespace, or one for all of them.
+    watched: Vec<Arc<Watched>>,
+}
+
+impl Cluster {
+    /// Begins to watch the jobs of these namespaces; of all, if none is named.
+    ///
+    /// # Errors
+    /// [`ClusterError::Configuration`].
+    pub fn open(config: Config, namespaces: &[String]) -> Result<Self, ClusterError> {
+        let session = Session::connect(config, ALL.to_owned(), MANAGER)?;
+        let server = session.server.clone();
+        let watched = match namespaces {
+            [] => vec![Arc::new(Watched::all(session))],
+            named => {
+                named.iter().map(|name| Arc::new(Watched::namespace(session.in_namespace(name.clone())))).collect()
+            }
+        };
+        Ok(Self { server, watched })
+    }
+
+    /// One without jobs.
+    #[cfg(test)]
+    pub fn empty() -> Self {
+        Self { server: String::new(), watched: Vec::new() }
+    }
+
+    /// Waits for the first answers of the API server.
+    pub async fn ready(&self) {
+        let all = futures::future::join_all(self.watched.iter().map(|watched| watched.looked()));
+        // What has not come in time is shown as a problem.
+        let _ = tokio::time::timeout(PATIENCE, all).await;
+    }
+
+    /// Whether the API server does not know the user, or no longer.
+    pub fn is_unauthenticated(&self) -> bool {
+        self.watched.iter().any(|watched| watched.is_unauthenticated())
+    }
+}
+
+impl Source for Cluster {
+    fn read(&self) -> Catalog {
+        let (mut jobs, mut problems, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut hasher = DefaultHasher::new();
+        for watched in &self.watched {
+            watched.revision().hash(&mut hasher);
+            let read = watched.read();
+            jobs.extend(read.jobs.into_iter().map(|(name, job, listed)| {
+                let origin = Arc::new(ClusterJob::new(Arc::clone(watched), name, &job));
+                Found { listed, origin }
+            }));
+            problems.extend(read.problems);
+            refused.extend(read.refused);
+        }
+        problems.extend(refusal(&refused, self.watched.len()));
+        Catalog { jobs, problems, revision: format!("{:016x}", hasher.finish()) }
+    }
+
+    fn elsewhere(&self) -> Option<String> {
+        Some(self.server.clone())
+    }
+}
+
+/// What is said of the namespaces whose jobs a user may not list, of `all` that are looked at: their names only where
+/// nothing else can be shown.
+fn refusal(refused: &[String], all: usize) -> Option<String> {
+    match refused {
+        [] => None,
+        [first, ..] if refused.len() == all => Some(format!(
+            "{first}: name namespaces whose jobs you may list, with --namespace, or when you log in"
+        )),
+        _ => Some(format!("{} of {all} namespaces are not shown: you may not list the jobs there", refused.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_named_only_to_who_may_see_none() {
+        let refused = ["team-b".to_owned(), "team-c".to_owned()];
+        assert_eq!(refusal(&[], 3), None);
+        let some = refusal(&refused, 3).unwrap();
+        assert!(some.starts_with("2 of 3 namespaces") && !some.contains("team"), "{some}");
+        assert!(refusal(&refused, 2).unwrap().starts_with("team-b: name namespaces"));
+    }
+}

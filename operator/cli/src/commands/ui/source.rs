@@ -1,0 +1,130 @@
+//! Where jobs are found, and what is known of each of them there: in directories, storages, or a cluster.
+
+use super::action::Action;
+#[cfg(feature = "cluster")]
+use crate::commands::kubectl::error::ClusterError;
+use pawl_display::report::evidence::Evidence;
+use pawl_display::ui::listed::{Listed, distinguish};
+use pawl_local::state::StateError;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// Why a job cannot be shown or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("this job has no operator that could act on it: edit its manifest, and repeat `pawl run`")]
+    NoOperator,
+    #[cfg(feature = "cluster")]
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// There is no such job any more, or another one of its name.
+    #[cfg(feature = "cluster")]
+    #[error("the job was deleted: choose another one in the list")]
+    Gone,
+}
+
+/// What the page of a job is made of.
+pub struct Gathered {
+    pub evidence: Evidence,
+    /// What could not be had, and where it is.
+    pub notes: Vec<String>,
+}
+
+/// A job at the place where it is kept. Its functions may block.
+pub trait Origin: Send + Sync {
+    /// Changes when the page of the job does.
+    fn revision(&self) -> Result<String, JobError>;
+
+    /// Reads what its page shows.
+    fn gather(&self) -> Result<Gathered, JobError>;
+
+    /// The status as JSON: without the manifest, which may hold secrets.
+    fn status(&self) -> Result<String, JobError>;
+
+    /// Whether [`Self::act`] can succeed.
+    fn has_operator(&self) -> bool {
+        false
+    }
+
+    /// Asks the operator to act on the job whose unique identifier is `uid`.
+    fn act(&self, uid: &str, action: &Action) -> Result<(), JobError> {
+        let _ = (uid, action);
+        Err(JobError::NoOperator)
+    }
+}
+
+/// A job that was found.
+pub struct Found {
+    /// What the list shows of it.
+    pub listed: Listed,
+    /// Where it was found.
+    pub origin: Arc<dyn Origin>,
+}
+
+/// The jobs at one moment.
+#[derive(Default)]
+pub struct Catalog {
+    /// The jobs, in a fixed order.
+    pub jobs: Vec<Found>,
+    /// What could not be read, and why.
+    pub problems: Vec<String>,
+    /// Changes when any of them does.
+    pub revision: String,
+}
+
+impl Catalog {
+    /// The job with this key, which need not be the name of a file.
+    pub fn find(&self, key: &str) -> Option<&Found> {
+        self.jobs.iter().find(|found| found.listed.key == key)
+    }
+}
+
+/// Jobs that are kept in the same way.
+pub trait Source: Send + Sync {
+    /// Reads what has changed. It may block.
+    fn read(&self) -> Catalog;
+
+    /// Where the jobs are, if that is no directory.
+    fn elsewhere(&self) -> Option<String> {
+        None
+    }
+}
+
+/// All jobs that a viewer may see.
+pub struct Sources {
+    all: Vec<Arc<dyn Source>>,
+    token: String,
+}
+
+impl Sources {
+    /// These, for a viewer whose pages have this token in their forms.
+    pub fn new(all: Vec<Arc<dyn Source>>, token: String) -> Self {
+        Self { all, token }
+    }
+
+    /// Where jobs are besides directories.
+    pub fn elsewhere(&self) -> impl Iterator<Item = String> + '_ {
+        self.all.iter().filter_map(|source| source.elsewhere())
+    }
+
+    /// What only pages for this viewer know.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Reads what has changed.
+    pub fn read(&self) -> Catalog {
+        let mut whole = Catalog::default();
+        let mut hasher = DefaultHasher::new();
+        for Catalog { jobs, problems, revision } in self.all.iter().map(|source| source.read()) {
+            whole.jobs.extend(jobs);
+            whole.problems.extend(problems);
+            revision.hash(&mut hasher);
+        }
+        distinguish(whole.jobs.iter_mut().map(|found| &mut found.listed));
+        whole.revision = format!("{:016x}", hasher.finish());
+        whole
+    }
+}
