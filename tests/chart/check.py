@@ -292,6 +292,50 @@ def network_policies_allow_the_expected_ingress():
         assert all("namespaceSelector" in peer for peer in readers["from"])
 
 
+@test
+def the_pages_have_no_power_of_their_own():
+    assert not [each for each in template() if each["metadata"]["name"].endswith("-ui")], "they are an option"
+    objects = template("ui.enabled=true")
+    own = {each["kind"]: each for each in objects if each["metadata"]["name"] == "pawl-ui"}
+    assert set(own) == {"ServiceAccount", "Deployment", "Service", "NetworkPolicy"}
+    for binding in of_kind(objects, "RoleBinding") + of_kind(objects, "ClusterRoleBinding"):
+        assert all(subject["name"] != "pawl-ui" for subject in binding["subjects"]), "users' own tokens are used"
+    pod = own["Deployment"]["spec"]["template"]["spec"]
+    assert own["ServiceAccount"]["automountServiceAccountToken"] is False
+    assert pod["automountServiceAccountToken"] is False and pod["serviceAccountName"] == "pawl-ui"
+    (volume,) = pod["volumes"]
+    assert [set(source) for source in volume["projected"]["sources"]] == [{"configMap"}, {"downwardAPI"}], "there is no token"
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True and pod["securityContext"]["runAsNonRoot"] is True
+    assert {"--cluster", "--login"} <= set(container["args"]) and "--allow-actions" not in container["args"]
+
+
+@test
+def the_pages_are_reached_by_whom_the_values_name():
+    def of(kind, *values):
+        (found,) = [each for each in of_kind(template("ui.enabled=true", *values), kind) if each["metadata"]["name"] == "pawl-ui"]
+        return found["spec"]
+
+    def arguments(*values):
+        return of("Deployment", *values)["template"]["spec"]["containers"][0]["args"]
+
+    assert of("NetworkPolicy")["ingress"] == []
+    peer = "ui.from[0].namespaceSelector.matchLabels.team=ingress"
+    (rule,) = of("NetworkPolicy", peer)["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"team": "ingress"}}}] and rule["ports"] == [{"port": "http"}]
+    labels = of("Deployment")["template"]["metadata"]["labels"]
+    for selected in (of("Service")["selector"], of("NetworkPolicy")["podSelector"]["matchLabels"]):
+        assert selected.items() <= labels.items()
+    (operator,) = [each for each in of_kind(template("ui.enabled=true"), "Service") if each["metadata"]["name"] == "pawl-operator"]
+    assert not operator["spec"]["selector"].items() <= labels.items(), "the operator's Service selects the operator alone"
+    given = arguments("ui.allowActions=true", "ui.hosts={jobs.example.org}", "namespaces={team-a}")
+    assert {"--allow-actions", "--host=jobs.example.org", "--namespace=team-a"} <= set(given)
+    assert "--namespace=team-b" in arguments("ui.namespaces={team-b}") and "/ui/hosts" in rejected("ui.hosts={a b}")
+    source = (ROOT / "operator/cli/src/args/ui.rs").read_text()
+    known = set(re.findall(r'long = "([a-z]+)"', source)) | {"cluster", "login", "listen", "allow-actions"}
+    assert {each.lstrip("-").split("=")[0] for each in given} <= known, given
+
+
 def constant(path, name):
     """The value of a constant of a Rust source."""
     return re.search(rf'const {name}: [^=]+= "?([^";]+)"?;', (ROOT / path).read_text())[1]

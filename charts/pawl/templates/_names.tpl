@@ -58,9 +58,26 @@ app.kubernetes.io/name: pawl-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* Labels of all objects of this chart. managed-by is Helm, never pawl: pawl labels the objects of TrainingJobs. */}}
+{{/* The same of the pods of the pages. */}}
+{{- define "pawl.uiSelector" -}}
+app.kubernetes.io/name: pawl-ui
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Labels of the objects of the operator. */}}
 {{- define "pawl.labels" -}}
 {{ include "pawl.selector" . }}
+{{ include "pawl.commonLabels" . }}
+{{- end -}}
+
+{{/* Labels of the objects of the pages. */}}
+{{- define "pawl.uiLabels" -}}
+{{ include "pawl.uiSelector" . }}
+{{ include "pawl.commonLabels" . }}
+{{- end -}}
+
+{{/* Labels of all objects of this chart. managed-by is Helm, never pawl: pawl labels the objects of TrainingJobs. */}}
+{{- define "pawl.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: pawl
 app.kubernetes.io/managed-by: {{ .Release.Service }}

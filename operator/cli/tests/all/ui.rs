@@ -1,58 +1,21 @@
 //! `pawl ui`, asked as a browser asks.
 
+use crate::browser::Ui;
 use crate::scene::{Scene, signal, stderr, stdout, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::Child;
+use std::io::{self, BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-/// A running `pawl ui`, which ends when this is dropped.
-struct Ui {
-    child: Child,
-    /// Its address and port.
-    address: String,
+/// A running `pawl ui` with these arguments.
+fn serve(scene: &Scene, arguments: &[&str]) -> Ui {
+    Ui::start(&mut scene.pawl(&[&["ui", "--listen", "127.0.0.1:0"][..], arguments].concat()))
 }
 
-impl Drop for Ui {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Ui {
-    fn start(scene: &Scene, arguments: &[&str]) -> Self {
-        let arguments = [&["ui", "--listen", "127.0.0.1:0"][..], arguments].concat();
-        let mut child = scene.pawl(&arguments).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line}")).to_owned();
-        Self { child, address }
-    }
-
-    /// Sends a request, whose answer is read from the stream.
-    fn ask(&self, path: &str, host: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
-        stream
-    }
-
-    /// Status code, head and body of an answer.
-    fn get(&self, path: &str) -> (u16, String, String) {
-        self.get_as(path, &self.address)
-    }
-
-    fn get_as(&self, path: &str, host: &str) -> (u16, String, String) {
-        let mut text = String::new();
-        self.ask(path, host).read_to_string(&mut text).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text}"));
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{head}"));
-        (code, head.to_owned(), body.to_owned())
-    }
+/// A page under the name `host`.
+fn get_as(ui: &Ui, path: &str, host: &str) -> (u16, String, String) {
+    ui.request("GET", path, &[("Host", host)], "")
 }
 
 /// Records a job as `pawl run` does: the file is replaced.
@@ -82,7 +45,7 @@ fn jobs_are_listed_shown_and_compared() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
     record(&scene, ".pawl/other", "other", &finished("RolledBack", "0.9"));
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     let (code, head, list) = ui.get("/?sort=-speedup");
     assert_eq!(code, 200, "{list}");
     let places = ["/jobs/one\"", "/jobs/other\""].map(|link| list.find(link).unwrap_or_else(|| panic!("{list}")));
@@ -118,7 +81,7 @@ fn curves_are_data_that_a_chart_is_drawn_from() {
     for name in ["one", "other"] {
         record(&scene, &format!(".pawl/{name}"), name, &json!({"stage": "Complete", "training": training}));
     }
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     for (page, path) in [
         ("/jobs/one", "/jobs/one/curves.json"),
         ("/compare?job=one&job=other", "/compare/curves.json?job=one&job=other"),
@@ -144,7 +107,7 @@ fn a_search_has_a_page_with_its_trials_in_an_order() {
         "objectives": [{"metric": "loss", "goal": "Minimize"}]}]);
     let trials = json!([{"name": "quick", "inputHash": "x", "trials": ["C;;0.5;;;8", "C;;0.25;;;16", "O;;;;;64"]}]);
     record_as(&scene, ".pawl/toy", "toy", &json!({"search": search}), &json!({"stage": "Searching", "search": trials}));
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     assert!(ui.get("/jobs/toy").2.contains("/jobs/toy/search"));
     let (code, _, page) = ui.get("/jobs/toy/search?sort=-parameter.batchPerGpu");
     let table = page.split_once("<tbody>").unwrap_or_else(|| panic!("{page}")).1;
@@ -160,7 +123,7 @@ fn what_does_not_exist_is_refused_with_its_name() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
     record(&scene, "outside", "outside", &finished("Accepted", "1.5"));
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     for (path, expected, part) in [
         ("/jobs/none", 404, "job: &quot;none&quot;"),
         ("/jobs/..%2Foutside", 404, "job: &quot;../outside&quot;"),
@@ -187,15 +150,28 @@ fn what_does_not_exist_is_refused_with_its_name() {
 fn a_request_under_a_foreign_name_is_refused() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
-    let ui = Ui::start(&scene, &["--host", "box.example"]);
+    let ui = serve(&scene, &["--host", "box.example"]);
     let of_job = ["", "/status.json", "/curves.json", "/events"].map(|page| format!("/jobs/one{page}"));
     for path in ["/", "/assets/ui.js", "/nothing"].into_iter().chain(of_job.iter().map(String::as_str)) {
-        let (code, _, text) = ui.get_as(path, "evil.example");
+        let (code, _, text) = get_as(&ui, path, "evil.example");
         assert!(code == 403 && text.contains("evil.example") && !text.contains("graph"), "{path}: {code} {text}");
     }
     for host in ["localhost:1234", "box.example"] {
-        assert_eq!(ui.get_as("/", host).0, 200, "{host}");
+        assert_eq!(get_as(&ui, "/", host).0, 200, "{host}");
     }
+}
+
+#[test]
+fn jobs_that_ran_here_are_not_changed() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
+    let ui = serve(&scene, &[]);
+    assert!(!ui.get("/jobs/one").2.contains("<dialog"));
+    let (code, _, text) = ui.post("/jobs/one/actions/suspend", "token=x&uid=");
+    assert!(code == 403 && text.contains("--allow-actions"), "{code} {text}");
+    let foreign = [("Host", ui.address.as_str()), ("Origin", "https://evil.example")];
+    let (code, _, text) = ui.request("POST", "/jobs/one/actions/suspend", &foreign, "");
+    assert!(code == 403 && text.starts_with("Origin:"), "{code} {text}");
 }
 
 /// Reads lines of a stream of updates until one contains `part`; returns those before it.
@@ -215,7 +191,7 @@ fn until(lines: &mut impl Iterator<Item = io::Result<String>>, part: &str) -> St
 fn a_page_gets_an_update_when_its_job_has_changed() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &json!({"stage": "Optimizing", "progress": "phase 1/2"}));
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     for (page, events) in [("/jobs/one", "/jobs/one/events?from="), ("/", "/events?from=")] {
         record(&scene, ".pawl/one", "one", &json!({"stage": "Optimizing", "progress": "phase 1/2"}));
         let (_, _, text) = ui.get(page);
@@ -235,7 +211,7 @@ fn a_page_gets_an_update_when_its_job_has_changed() {
 fn the_sums_over_jobs_get_an_update_when_one_of_them_has_changed() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     let (_, _, text) = ui.get("/fleet?q=one");
     let revision = text.split_once("data-revision=\"").and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
     let path = format!("/fleet/events?q=one&from={revision}");
@@ -252,7 +228,7 @@ fn a_thousand_jobs_are_listed_within_a_second() {
     for number in 0..1000 {
         record(&scene, &format!("runs/job-{number}"), &format!("job-{number}"), &finished("Accepted", "1.5"));
     }
-    let ui = Ui::start(&scene, &["runs"]);
+    let ui = serve(&scene, &["runs"]);
     for look in ["first", "second"] {
         let start = Instant::now();
         let (code, _, text) = ui.get("/");
@@ -266,7 +242,7 @@ fn a_thousand_jobs_are_listed_within_a_second() {
 fn signals_end_it_and_bad_arguments_are_named() {
     let scene = Scene::new();
     for sent in [Signal::INT, Signal::TERM] {
-        let mut ui = Ui::start(&scene, &[]);
+        let mut ui = serve(&scene, &[]);
         let (code, _, empty) = ui.get("/");
         assert!(code == 200 && empty.contains("pawl run FILE"), "{empty}");
         // A browser that still listens does not hold it up.
@@ -278,7 +254,7 @@ fn signals_end_it_and_bad_arguments_are_named() {
     let missing = scene.output(&["ui", "nowhere"]);
     assert_eq!(missing.status.code(), Some(2), "{}", stdout(&missing));
     assert!(stderr(&missing).contains("nowhere: no such directory"), "{}", stderr(&missing));
-    let ui = Ui::start(&scene, &[]);
+    let ui = serve(&scene, &[]);
     let taken = scene.output(&["ui", "--listen", &ui.address]);
     assert_eq!(taken.status.code(), Some(2), "{}", stdout(&taken));
     assert!(stderr(&taken).contains(&format!("--listen {}", ui.address)), "{}", stderr(&taken));

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -17,6 +17,8 @@ pub struct Asked {
     pub path: String,
     pub query: String,
     pub kind: String,
+    /// Whose request it is, as `Bearer TOKEN`; empty: nobody's.
+    pub authorization: String,
     pub body: Bytes,
 }
 
@@ -69,11 +71,8 @@ impl Api {
                     method: head.method,
                     path: head.uri.path().to_owned(),
                     query: head.uri.query().unwrap_or_default().to_owned(),
-                    kind: head
-                        .headers
-                        .get(header::CONTENT_TYPE)
-                        .map(|kind| kind.to_str().unwrap().to_owned())
-                        .unwrap_or_default(),
+                    kind: text(&head.headers, &header::CONTENT_TYPE),
+                    authorization: text(&head.headers, &header::AUTHORIZATION),
                     body: axum::body::to_bytes(body, 1 << 20).await.unwrap(),
                 };
                 remember.lock().unwrap().push(asked.clone());
@@ -95,6 +94,11 @@ impl Api {
     pub fn writes(&self) -> Vec<Asked> {
         self.asked().into_iter().filter(Asked::writes).collect()
     }
+}
+
+/// A header; empty when it is missing.
+fn text(headers: &HeaderMap, name: &HeaderName) -> String {
+    headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
 }
 
 fn response(answer: Answer) -> Response {

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod api;
+#[path = "../all/browser.rs"]
+mod browser;
 mod changes;
 mod errors;
 mod looking;
 mod preflight;
 mod program;
+mod ui;

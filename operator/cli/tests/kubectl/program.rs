@@ -54,13 +54,19 @@ impl Program {
 
     /// Runs one of the links, or `pawl` itself.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Printed {
+        self.command(program, arguments).output().unwrap().into()
+    }
+
+    /// The same, not started yet.
+    pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let path = match program {
             "pawl" => Path::new(env!("CARGO_BIN_EXE_pawl")).to_owned(),
             link => self.path().join(link),
         };
         let mut command = Command::new(path);
         command.args(arguments).env("KUBECONFIG", self.path().join("kubeconfig")).current_dir(self.path());
-        command.stdin(Stdio::null()).output().unwrap().into()
+        command.stdin(Stdio::null());
+        command
     }
 
     /// `kubectl pawl` with these arguments.

@@ -133,8 +133,19 @@ mod tests {
             {"name": hostile, "state": "RolledBack", "reason": hostile, "message": hostile},
         ]});
         let events = json!([{"time": "2026-01-02T03:04:05Z", "reason": hostile, "message": hostile}]);
-        let text = page(hostile, &evidence(hostile, status, events), "r1");
+        let text = page(hostile, &evidence(hostile, status, events), &Besides::default(), "r1");
         assert!(text.contains("alert(1)") && !text.contains("<script>") && !text.contains('\u{1b}'), "{text}");
         assert_eq!(text.matches("</main>").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn notes_are_text_and_actions_are_drawn_only_where_there_are_some() {
+        let evidence = evidence("toy", json!({"stage": "Training"}), json!([]));
+        let notes = vec!["<b>no curves</b>".to_owned()];
+        let without = fragment("toy", &evidence, &Besides { notes, actions: None });
+        assert!(without.contains("&lt;b&gt;no curves") && !without.contains("<dialog"), "{without}");
+        let actions = Some(Actions { token: "t".to_owned() });
+        let with = page("toy", &evidence, &Besides { notes: Vec::new(), actions }, "r1");
+        assert!(with.contains(r#"action="/jobs/toy/actions/suspend""#), "{with}");
     }
 }

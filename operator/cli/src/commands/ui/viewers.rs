@@ -71,8 +71,8 @@ impl From<LogInError> for PageError {
 
 impl Viewers {
     /// Users of the cluster of `config`, of whose credentials none are used.
-    pub fn new(config: Config, namespaces: Vec<String>) -> Self {
-        let config = Config { auth_info: AuthInfo::default(), ..config };
+    pub fn new(mut config: Config, namespaces: Vec<String>) -> Self {
+        config.auth_info = AuthInfo::default();
         Self { config, namespaces, seats: Mutex::default() }
     }
 
@@ -136,8 +136,9 @@ impl Viewers {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(LogInError::NotAccepted);
         }
-        let auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
-        let cluster = Arc::new(Cluster::open(Config { auth_info, ..self.config.clone() }, namespaces)?);
+        let mut config = self.config.clone();
+        config.auth_info.token = Some(token.to_owned().into());
+        let cluster = Arc::new(Cluster::open(config, namespaces)?);
         cluster.ready().await;
         if cluster.is_unauthenticated() {
             return Err(LogInError::NotAccepted);
