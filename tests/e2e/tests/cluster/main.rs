@@ -14,3 +14,4 @@ mod search;
 mod security;
 mod shells;
 mod storage;
+mod ui;

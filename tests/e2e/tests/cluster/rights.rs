@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The rules of a role of the chart that holds no template in them.
-fn chart_role(name: &str) -> Vec<Value> {
+pub fn chart_role(name: &str) -> Vec<Value> {
     let template = std::fs::read_to_string(repository().join("charts/pawl/templates/userroles.yaml")).unwrap();
     let from = template.split_once(&format!("name: {name}\n")).expect("the chart has the role").1;
     let rules = from.split_once("\nrules:\n").unwrap().1;
