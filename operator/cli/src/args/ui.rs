@@ -62,7 +62,11 @@ pub struct UiClusterArgs {
 pub fn namespace(text: &str) -> Result<String, String> {
     let is_name = (1..=63).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if is_name { Ok(text.to_owned()) } else { Err(format!("{text:?} is no name of a namespace: write names such as team-a")) }
+    if is_name {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is no name of a namespace: write names such as team-a"))
+    }
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -14,6 +14,7 @@ mod login;
 mod pages;
 mod secret;
 mod source;
+mod storage;
 #[cfg(feature = "cluster")]
 mod viewers;
 
@@ -31,12 +32,14 @@ use access::{Access, App};
 use cluster::Cluster;
 use library::Library;
 use pawl_local::interrupt::Interrupts;
+use pawl_trainer::checkpoint::StorageError;
 use source::{Source, Sources};
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use storage::{CopyError, Storage};
 use tokio::net::TcpListener;
 #[cfg(feature = "cluster")]
 use viewers::Viewers;
@@ -53,6 +56,8 @@ enum UiError {
     Listen { address: SocketAddr, source: io::Error },
     #[error("the server cannot run: {0}")]
     Server(#[from] io::Error),
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     #[cfg(feature = "cluster")]
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -66,7 +71,10 @@ fn free(address: &SocketAddr) -> SocketAddr {
 impl UiError {
     const fn code(&self) -> u8 {
         match self {
-            Self::NoDirectory(_) | Self::Listen { .. } => exit::INPUT,
+            Self::NoDirectory(_)
+            | Self::Listen { .. }
+            | Self::Copy(CopyError::Storage(StorageError::Address { .. })) => exit::INPUT,
+            Self::Copy(_) => exit::STATE,
             Self::Server(_) => exit::FAILED,
             #[cfg(feature = "cluster")]
             Self::Cluster(error) => error.code(),
@@ -87,7 +95,8 @@ pub fn ui(arguments: UiArgs) -> ExitCode {
 }
 
 fn serve(arguments: UiArgs) -> Result<(), UiError> {
-    let places = existing(&arguments)?;
+    let directories = existing(&arguments)?;
+    let sources = sources(&arguments, &directories)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served: Result<(), UiError> = runtime.block_on(async {
         let mut interrupts = Interrupts::listen()?;
@@ -95,9 +104,9 @@ fn serve(arguments: UiArgs) -> Result<(), UiError> {
         let bound = TcpListener::bind(listen).await;
         let listener = bound.map_err(|source| UiError::Listen { address: listen, source })?;
         let address = listener.local_addr()?;
-        let app = app(&arguments, &places).await?;
+        let app = app(&arguments, sources).await?;
         if !address.ip().is_loopback() {
-            exit::say(&exposed(address, &app, &places));
+            exit::say(&exposed(address, &app, &directories));
         }
         let pages = pages::routes(app, guard::Hosts::new(address, &arguments.hosts));
         print(&format!("listening on http://{address}\n"));
@@ -113,16 +122,14 @@ fn serve(arguments: UiArgs) -> Result<(), UiError> {
 }
 
 /// What requests are answered from.
-async fn app(arguments: &UiArgs, places: &[PathBuf]) -> Result<App, UiError> {
-    let local: Vec<Arc<dyn Source>> = match places {
-        [] => Vec::new(),
-        places => vec![Arc::new(Library::new(places.to_vec()))],
-    };
+async fn app(arguments: &UiArgs, sources: Vec<Arc<dyn Source>>) -> Result<App, UiError> {
     #[cfg(feature = "cluster")]
     if arguments.cluster.cluster {
-        return of_cluster(&arguments.cluster, local).await;
+        return of_cluster(&arguments.cluster, sources).await;
     }
-    let sources = Arc::new(Sources::new(local, secret::secret()?));
+    #[cfg(not(feature = "cluster"))]
+    let _ = arguments;
+    let sources = Arc::new(Sources::new(sources, secret::secret()?));
     Ok(App { access: Access::Everyone(sources), allow_actions: false })
 }
 
@@ -149,20 +156,42 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
     Ok(App { access: Access::Everyone(sources), allow_actions: *allow_actions })
 }
 
-/// The places that were named, where directories must exist. By default `.pawl`, which the first run creates, and
-/// nothing where users log in: they may see what the API server shows them.
+/// The directories, and the storages that were named.
+fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Vec<Arc<dyn Source>>, UiError> {
+    let mut all: Vec<Arc<dyn Source>> = Vec::new();
+    if !directories.is_empty() {
+        all.push(Arc::new(Library::new(directories.to_vec())));
+    }
+    for url in arguments.places.iter().filter_map(|place| url(place)) {
+        // A storage that does not exist would be made.
+        let directory = url.strip_prefix("file://").map(PathBuf::from);
+        if let Some(missing) = directory.filter(|path| !path.is_dir()) {
+            return Err(UiError::NoDirectory(missing));
+        }
+        all.push(Storage::open(url)?);
+    }
+    Ok(all)
+}
+
+/// The URL of a storage, if a place is one.
+fn url(place: &Path) -> Option<&str> {
+    place.to_str().filter(|text| text.contains("://"))
+}
+
+/// The directories that were named, which must exist. If no place was named: `.pawl`, which the first run creates, and
+/// nothing where users log in, who may see what the API server shows them.
 fn existing(arguments: &UiArgs) -> Result<Vec<PathBuf>, UiError> {
     #[cfg(feature = "cluster")]
     if arguments.cluster.login {
         return Ok(Vec::new());
     }
-    let named = &arguments.places;
-    if named.is_empty() {
+    if arguments.places.is_empty() {
         return Ok(vec![PathBuf::from(DEFAULT)]);
     }
+    let named: Vec<PathBuf> = arguments.places.iter().filter(|place| url(place).is_none()).cloned().collect();
     match named.iter().find(|directory| !directory.is_dir()) {
         Some(missing) => Err(UiError::NoDirectory(missing.clone())),
-        None => Ok(named.clone()),
+        None => Ok(named),
     }
 }
 

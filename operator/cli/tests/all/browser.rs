@@ -35,7 +35,8 @@ impl Ui {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n");
         stream.write_all((head + body).as_bytes()).unwrap();
         stream
     }

@@ -84,7 +84,8 @@ fn an_action_needs_a_form_of_the_page_of_this_very_job() {
     let suspend = "/jobs/toy/actions/suspend";
     let host = ui.address.clone();
     for (origin, text) in [(None, "Origin:"), (Some("https://evil.example"), "Origin:"), (Some("null"), "Origin:")] {
-        let headers: Vec<(&str, &str)> = [("Host", host.as_str())].into_iter().chain(origin.map(|it| ("Origin", it))).collect();
+        let headers: Vec<(&str, &str)> =
+            [("Host", host.as_str())].into_iter().chain(origin.map(|it| ("Origin", it))).collect();
         let (code, _, answer) = ui.request("POST", suspend, &headers, &form);
         assert!(code == 403 && answer.contains(text), "{origin:?}: {code} {answer}");
     }
@@ -128,7 +129,11 @@ fn phases_are_pinned_and_rolled_back_as_by_kubectl_pawl() {
         let writes = api.writes();
         assert_eq!(writes.len(), before + 1, "{fields}");
         let patch = writes.last().unwrap().json();
-        assert_eq!((&patch[0]["op"], &patch[1]["op"], &patch[1]["value"]), (&json!("test"), &json!(op), &value), "{patch}");
+        assert_eq!(
+            (&patch[0]["op"], &patch[1]["op"], &patch[1]["value"]),
+            (&json!("test"), &json!(op), &value),
+            "{patch}"
+        );
     }
     // It is not suspended.
     assert_eq!(ui.post("/jobs/toy/actions/resume", &form).0, 303);
@@ -185,7 +190,8 @@ fn each_user_sees_what_the_api_server_shows_them() {
     assert_eq!(ask("Cookie", "pawl-session=guessed").0, 303);
 
     let (code, head, _) = ui.post("/login", "token=token-a&namespaces=");
-    let cookie = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{code} {head}"));
+    let cookie =
+        head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{code} {head}"));
     for part in ["HttpOnly", "Secure", "SameSite=Strict"] {
         assert!(cookie.contains(part), "{cookie}");
     }

@@ -24,7 +24,7 @@ pub use author::Author;
 pub use choice::{Choice, Described, is_own_name};
 pub use manifest::Position;
 pub use probe::probe;
-pub use records::Records;
+pub use records::{AllRecords, RecordFile, Records};
 pub(crate) use shards::largest_shard;
 pub use shards::{Tensors, decode};
 pub use storage::{Heartbeat, StorageError};

@@ -1,6 +1,6 @@
 //! The records of a job in its storage ([`pawl_contract::record`]).
 
-use super::storage::{Fetched, Storage, StorageError};
+use super::storage::{Fetched, Object, Storage, StorageError};
 use pawl_contract::happened::Happened;
 use pawl_contract::record::{
     ATTEMPTS, EXTENSION, FOLDER, MAX_RECORD, MAX_STATUS, Record, STATUS, Stored, Text, attempts_of, surplus,
@@ -93,6 +93,68 @@ impl Records {
     }
 }
 
+/// A file of the records of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordFile {
+    /// Folder of the job in the storage; empty when the storage is that of the job.
+    pub job: String,
+    /// Path in the folder of the job.
+    pub path: String,
+    /// Changes when the file does.
+    pub version: String,
+}
+
+/// Blocking access to the records of all jobs in a storage that they share. Must not be used on a thread that runs
+/// asynchronous tasks.
+#[derive(Debug)]
+pub struct AllRecords {
+    storage: Storage,
+}
+
+impl AllRecords {
+    /// Opens the storage, URL or path.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn open(url: &str) -> Result<Self, StorageError> {
+        Ok(Self { storage: Storage::open(url)? })
+    }
+
+    /// The files of all records, in no order.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn list(&self) -> Result<Vec<RecordFile>, StorageError> {
+        let recorded = |object: Object| {
+            let (job, path) = recorded(&object.key)?;
+            Some(RecordFile { job: job.to_owned(), path: path.to_owned(), version: object.version })
+        };
+        Ok(self.storage.all()?.into_iter().filter_map(recorded).collect())
+    }
+
+    /// What is in a file; `None` when it was deleted, or is too large to be a record.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn read(&self, file: &RecordFile) -> Result<Option<Vec<u8>>, StorageError> {
+        let key = if file.job.is_empty() { file.path.clone() } else { format!("{}/{}", file.job, file.path) };
+        Ok(match self.storage.fetch(&key, MAX_RECORD as u64)? {
+            Some(Fetched::Bytes(text)) => Some(text),
+            Some(Fetched::Larger(_)) | None => None,
+        })
+    }
+}
+
+/// The folder of the job, and the path there, if an object with this key is a part of its records.
+fn recorded(key: &str) -> Option<(&str, &str)> {
+    let at = if key.starts_with(FOLDER) { 0 } else { key.find(&format!("/{FOLDER}/"))? + 1 };
+    let path = &key[at..];
+    let file = path.strip_prefix(FOLDER)?.strip_prefix('/')?;
+    let attempt = file.strip_prefix(ATTEMPTS).and_then(|name| name.strip_prefix('/')?.strip_suffix(EXTENSION));
+    let is_record = file == STATUS || attempt.is_some_and(|name| !name.contains('/'));
+    is_record.then_some((key[..at].trim_end_matches('/'), path))
+}
+
 fn status() -> String {
     format!("{FOLDER}/{STATUS}")
 }
@@ -174,5 +236,29 @@ mod tests {
         let names: Vec<&str> = left.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"toy-1.jsonl") && !names.contains(&"toy-6.jsonl"), "{names:?}");
         assert_eq!(names.len(), 12, "there is room for several: {names:?}");
+    }
+
+    #[test]
+    fn records_of_all_jobs_are_found_at_any_depth_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            std::fs::create_dir_all(dir.path().join(path).parent().unwrap()).unwrap();
+            std::fs::write(dir.path().join(path), text).unwrap();
+        };
+        write("team/toy/u/.pawl/_records/status.json", "{}");
+        write("team/toy/u/.pawl/_records/attempts/toy-1.jsonl", "x");
+        write("team/toy/u/.pawl/_records/attempts/toy-1.jsonl.new", "x");
+        write("team/toy/u/7-step-70/model.bin", "x");
+        write(".pawl/_records/status.json", "own");
+        let all = AllRecords::open(&dir.path().to_string_lossy()).unwrap();
+        let mut files = all.list().unwrap();
+        files.sort_by(|a, b| (&a.job, &a.path).cmp(&(&b.job, &b.path)));
+        let found: Vec<(&str, &str)> = files.iter().map(|file| (file.job.as_str(), file.path.as_str())).collect();
+        let (status, attempt) = (".pawl/_records/status.json", ".pawl/_records/attempts/toy-1.jsonl");
+        assert_eq!(found, [("", status), ("team/toy/u", attempt), ("team/toy/u", status)]);
+        assert_eq!(all.read(&files[0]).unwrap().unwrap(), b"own");
+        assert_eq!(all.read(&files[1]).unwrap().unwrap(), b"x");
+        write("team/toy/u/.pawl/_records/attempts/toy-1.jsonl", "longer");
+        assert!(all.list().unwrap().iter().all(|file| *file != files[1]), "its version is another one");
     }
 }

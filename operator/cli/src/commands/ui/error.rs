@@ -36,7 +36,9 @@ pub enum PageError {
     Job(#[from] JobError),
     #[error("jobs cannot be changed here: start pawl ui with --cluster --allow-actions")]
     ReadOnly,
-    #[error("token: not that of a page of this server, which has been started again, or of another session: reload the page")]
+    #[error(
+        "token: not that of a page of this server, which has been started again, or of another session: reload the page"
+    )]
     Token,
     /// Nobody is logged in.
     #[cfg(feature = "cluster")]

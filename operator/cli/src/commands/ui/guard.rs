@@ -70,7 +70,8 @@ pub async fn guard(State(hosts): State<Arc<Hosts>>, request: Request, next: Next
     let mut response = if !hosts.allows(&asked) {
         (StatusCode::FORBIDDEN, hosts.refusal(&asked)).into_response()
     } else if !is_own(request.method(), request.headers()) {
-        (StatusCode::FORBIDDEN, "Origin: not a page of this server: open the page of the job, and try again\n").into_response()
+        (StatusCode::FORBIDDEN, "Origin: not a page of this server: open the page of the job, and try again\n")
+            .into_response()
     } else {
         next.run(request).await
     };

@@ -70,11 +70,7 @@ async fn sums(viewer: Viewer, query: RawQuery) -> Page {
 }
 
 /// The page about the jobs that the query selects.
-async fn selected(
-    viewer: Viewer,
-    RawQuery(query): RawQuery,
-    page: fn(&Shown<'_>, &Query, &str) -> String,
-) -> Page {
+async fn selected(viewer: Viewer, RawQuery(query): RawQuery, page: fn(&Shown<'_>, &Query, &str) -> String) -> Page {
     let query = Query::parse(&query.unwrap_or_default())?;
     read(move || {
         let catalog = viewer.sources.read();

@@ -91,9 +91,9 @@ impl Source for Cluster {
 fn refusal(refused: &[String], all: usize) -> Option<String> {
     match refused {
         [] => None,
-        [first, ..] if refused.len() == all => Some(format!(
-            "{first}: name namespaces whose jobs you may list, with --namespace, or when you log in"
-        )),
+        [first, ..] if refused.len() == all => {
+            Some(format!("{first}: name namespaces whose jobs you may list, with --namespace, or when you log in"))
+        }
         _ => Some(format!("{} of {all} namespaces are not shown: you may not list the jobs there", refused.len())),
     }
 }

@@ -30,7 +30,10 @@ pub type Name = (String, String);
 
 /// A job as it was read.
 enum Read {
-    Job { job: Arc<TrainingJob>, listed: Box<Listed> },
+    Job {
+        job: Arc<TrainingJob>,
+        listed: Box<Listed>,
+    },
     /// Why it cannot be read.
     Unreadable(String),
 }
@@ -353,7 +356,10 @@ mod tests {
     fn the_list_says_when_a_job_was_written_and_where_it_is() {
         let state = listed(&["one"]);
         let Some(Read::Job { job, listed }) = state.jobs.values().next() else { panic!("it is readable") };
-        assert_eq!((listed.place.as_str(), listed.changed.unwrap().to_string().as_str()), ("team", "2026-01-05T10:04:00Z"));
+        assert_eq!(
+            (listed.place.as_str(), listed.changed.unwrap().to_string().as_str()),
+            ("team", "2026-01-05T10:04:00Z")
+        );
         assert!(job.metadata.managed_fields.is_none());
     }
 }
