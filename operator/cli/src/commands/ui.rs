@@ -149,7 +149,7 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
         (false, []) => &usual[..],
         (false, named) => named,
     };
-    let cluster = Cluster::open(config, shown)?;
+    let cluster = Cluster::open(config, shown, Arc::from(sources.clone()))?;
     cluster.ready().await;
     sources.push(Arc::new(cluster));
     let sources = Arc::new(Sources::new(sources, secret::secret()?));

@@ -3,6 +3,7 @@
 use super::action::Action;
 #[cfg(feature = "cluster")]
 use crate::commands::kubectl::error::ClusterError;
+use pawl_contract::record::Record;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::StateError;
@@ -85,6 +86,12 @@ impl Catalog {
 pub trait Source: Send + Sync {
     /// Reads what has changed. It may block.
     fn read(&self) -> Catalog;
+
+    /// The records in the storage of a job, `location`, of the attempts of the job whose unique identifier is `uid`.
+    fn records(&self, location: &str, uid: &str) -> Vec<Record> {
+        let _ = (location, uid);
+        Vec::new()
+    }
 
     /// Where the jobs are, if that is no directory.
     fn elsewhere(&self) -> Option<String> {

@@ -2,6 +2,8 @@
 
 use super::library::Library;
 use super::source::{Catalog, Source};
+use pawl_contract::record::Record;
+use pawl_local::state::{StateDir, records};
 use pawl_trainer::checkpoint::{AllRecords, RecordFile, StorageError};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -133,6 +135,17 @@ impl Source for Storage {
         catalog
     }
 
+    fn records(&self, location: &str, uid: &str) -> Vec<Record> {
+        let below = location.trim_end_matches('/').strip_prefix(&self.url);
+        let job = below.and_then(|path| if path.is_empty() { Some(path) } else { path.strip_prefix('/') });
+        let Some(job) = job else { return Vec::new() };
+        // What cannot be read is a problem of the list.
+        let mut records = records::load(&StateDir::found_in(&self.folder(job))).unwrap_or_default();
+        // An earlier job of the same name may have had the same storage.
+        records.retain(|record| record.begun.uid.is_empty() || record.begun.uid == uid);
+        records
+    }
+
     fn elsewhere(&self) -> Option<String> {
         Some(self.url.clone())
     }
@@ -160,6 +173,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_contract::record::{Begun, Entry, Text};
     use serde_json::json;
 
     fn write(root: &Path, job: &str, stage: &str) {
@@ -198,6 +212,23 @@ mod tests {
         let second = storage.read();
         assert_ne!(second.revision, revision);
         assert_eq!(listed(second), [row("team-a/toy/u-1", "Complete")]);
+    }
+
+    #[test]
+    fn records_are_found_by_the_storage_of_their_job_and_its_identifier() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "team/toy/u-1", "Training");
+        let mut text = Text::default();
+        text.add(&Entry::Attempt(Box::new(Begun { uid: "u-1".to_owned(), ..Begun::new("toy", "toy-1") })));
+        let attempts = directory.path().join("team/toy/u-1/.pawl/_records/attempts");
+        fs::create_dir_all(&attempts).unwrap();
+        fs::write(attempts.join("toy-1.jsonl"), text.as_bytes()).unwrap();
+        let url = format!("file://{}", directory.path().display());
+        let storage = Storage::open(&url).unwrap();
+        let found = |location: &str, uid: &str| storage.records(location, uid).len();
+        assert_eq!(found(&format!("{url}/team/toy/u-1"), "u-1"), 1);
+        assert_eq!(found(&format!("{url}/team/toy/u-1"), "u-2"), 0, "another job");
+        assert_eq!(found(&format!("{url}/team/toy/u-3"), "u-1") + found(&format!("{url}-b/team/toy/u-1"), "u-1"), 0);
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Viewers {
         }
         let mut config = self.config.clone();
         config.auth_info.token = Some(token.to_owned().into());
-        let cluster = Arc::new(Cluster::open(config, namespaces)?);
+        let cluster = Arc::new(Cluster::open(config, namespaces, Arc::from([]))?);
         cluster.ready().await;
         if cluster.is_unauthenticated() {
             return Err(LogInError::NotAccepted);

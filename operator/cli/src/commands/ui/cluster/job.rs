@@ -1,29 +1,34 @@
 //! One job of a cluster.
 
-use super::watched::{Name, Watched};
+use super::state::Name;
+use super::watched::Watched;
 use crate::args::Output;
 use crate::commands::kubectl::error::ClusterError;
 use crate::commands::kubectl::session::Session;
 use crate::commands::kubectl::{evidence, pin, status, suspend};
 use crate::commands::ui::action::Action;
-use crate::commands::ui::source::{Gathered, JobError, Origin};
+use crate::commands::ui::source::{Gathered, JobError, Origin, Source};
 use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, Pin};
-use pawl_display::report::evidence::Evidence;
+use pawl_contract::record::Record;
+use pawl_display::provenance::MeasuredWith;
+use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// A job of a cluster, and not a later one of the same name. Its functions must be called where blocking is allowed.
 pub struct ClusterJob {
     watched: Arc<Watched>,
+    /// Where its records may be.
+    storages: Arc<[Arc<dyn Source>]>,
     name: Name,
     uid: String,
 }
 
 impl ClusterJob {
     /// The job `job`, which `watched` has.
-    pub fn new(watched: Arc<Watched>, name: Name, job: &TrainingJob) -> Self {
-        Self { watched, name, uid: uid(job).to_owned() }
+    pub fn new(watched: Arc<Watched>, storages: Arc<[Arc<dyn Source>]>, name: Name, job: &TrainingJob) -> Self {
+        Self { watched, storages, name, uid: uid(job).to_owned() }
     }
 
     /// The job as it was last seen.
@@ -44,15 +49,23 @@ impl Origin for ClusterJob {
 
     fn gather(&self) -> Result<Gathered, JobError> {
         let mut job = TrainingJob::clone(&*self.current()?);
-        let mut notes = vec![without_curves(&job)];
+        let location = location(&job);
+        let recorded = |location| self.storages.iter().flat_map(|storage| storage.records(location, &self.uid)).collect();
+        let records: Vec<Record> = location.map(recorded).unwrap_or_default();
+        let mut notes = Vec::new();
+        if records.is_empty() {
+            notes.push(without_curves(&self.name.1, location));
+        }
         let session = self.watched.session(&self.name);
         let events = Handle::current().block_on(evidence::events(&session, &job)).unwrap_or_else(|error| {
             notes.push(format!("There are no events here: {error}"));
             Vec::new()
         });
         notes.extend(status::note(&job));
+        let launches = records.iter().flat_map(FinishedLaunch::recorded).collect();
+        let measured_with = records.iter().filter_map(MeasuredWith::recorded).collect();
         let status = job.status.take().unwrap_or_default();
-        Ok(Gathered { evidence: Evidence::new(job, status, events, Vec::new()), notes })
+        Ok(Gathered { evidence: Evidence::new(job, status, events, launches).with(measured_with), notes })
     }
 
     fn status(&self) -> Result<String, JobError> {
@@ -89,16 +102,19 @@ async fn changed(session: &Session, job: &TrainingJob, action: &Action) -> Resul
     }
 }
 
-/// Where the loss curves are, which the status does not have.
-fn without_curves(job: &TrainingJob) -> String {
+/// The storage in which a job trains.
+fn location(job: &TrainingJob) -> Option<&str> {
+    let storage = job.status.as_ref()?.training.as_ref()?.storage.as_deref();
+    storage.filter(|storage| *storage != NO_STORAGE)
+}
+
+/// Where the loss curves of the job called `name` are, which its status does not have.
+fn without_curves(name: &str, location: Option<&str>) -> String {
     const MISSING: &str = "Loss curves, and what was measured with, are not in the status";
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let training = job.status.as_ref().and_then(|status| status.training.as_ref());
-    let storage = training.and_then(|training| training.storage.as_deref());
-    match storage.filter(|storage| *storage != NO_STORAGE) {
+    match location {
         Some(storage) => format!(
             "{MISSING}, but in the records in {storage}: kubectl pawl fetch {name} --records copies them, and kubectl pawl \
-             report {name} writes a page with them."
+             report {name} writes a page with them. For s3:// and gs://, start pawl ui with the storage too."
         ),
         None => format!("{MISSING}, and this job has no storage with records."),
     }
@@ -114,7 +130,7 @@ mod tests {
         let of = |training: Value| {
             let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}},
                 "status": {"training": training}});
-            without_curves(&serde_json::from_value(job).unwrap())
+            without_curves("toy", location(&serde_json::from_value(job).unwrap()))
         };
         assert!(of(json!({"storage": "s3://b/t/toy/u"})).contains("s3://b/t/toy/u: kubectl pawl fetch toy --records"));
         for none in [json!({"storage": NO_STORAGE}), json!({})] {

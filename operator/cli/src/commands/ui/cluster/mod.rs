@@ -1,6 +1,7 @@
 //! The jobs of a cluster, as the API server shows them to one user.
 
 mod job;
+mod state;
 mod watched;
 
 use super::source::{Catalog, Found, Source};
@@ -25,14 +26,16 @@ pub struct Cluster {
     server: String,
     /// One for each namespace, or one for all of them.
     watched: Vec<Arc<Watched>>,
+    /// Where the records of jobs may be.
+    storages: Arc<[Arc<dyn Source>]>,
 }
 
 impl Cluster {
-    /// Begins to watch the jobs of these namespaces; of all, if none is named.
+    /// Begins to watch the jobs of these namespaces; of all, if none is named. Their records are looked up in `storages`.
     ///
     /// # Errors
     /// [`ClusterError::Configuration`].
-    pub fn open(config: Config, namespaces: &[String]) -> Result<Self, ClusterError> {
+    pub fn open(config: Config, namespaces: &[String], storages: Arc<[Arc<dyn Source>]>) -> Result<Self, ClusterError> {
         let session = Session::connect(config, ALL.to_owned(), MANAGER)?;
         let server = session.server.clone();
         let watched = match namespaces {
@@ -41,13 +44,13 @@ impl Cluster {
                 named.iter().map(|name| Arc::new(Watched::namespace(session.in_namespace(name.clone())))).collect()
             }
         };
-        Ok(Self { server, watched })
+        Ok(Self { server, watched, storages })
     }
 
     /// One without jobs.
     #[cfg(test)]
     pub fn empty() -> Self {
-        Self { server: String::new(), watched: Vec::new() }
+        Self { server: String::new(), watched: Vec::new(), storages: Arc::from([]) }
     }
 
     /// Waits for the first answers of the API server.
@@ -71,7 +74,7 @@ impl Source for Cluster {
             watched.revision().hash(&mut hasher);
             let read = watched.read();
             jobs.extend(read.jobs.into_iter().map(|(name, job, listed)| {
-                let origin = Arc::new(ClusterJob::new(Arc::clone(watched), name, &job));
+                let origin = Arc::new(ClusterJob::new(Arc::clone(watched), Arc::clone(&self.storages), name, &job));
                 Found { listed, origin }
             }));
             problems.extend(read.problems);
