@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import cluster
 import jobs
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
@@ -229,7 +230,7 @@ def pictures(scene: Scene) -> None:
                 page.context.close()
 
 
-TESTS = [listed, filtered, live, compared, zoomed, brushed, reached, pictures]
+TESTS = [listed, filtered, live, compared, zoomed, brushed, reached, pictures, *cluster.TESTS]
 
 
 def passes(test: Callable[[Scene], None], scene: Scene) -> bool:
