@@ -167,8 +167,8 @@ def acted(scene) -> None:
         assert api.job["spec"]["suspend"] is True
 
         page.get_by_role("button", name="Pin…").click()
-        dialog.get_by_label("Phase").select_option("slow")
-        dialog.get_by_label("To", exact=True).select_option("DryRun")
+        dialog.locator("select[name=phase]").select_option("slow")
+        dialog.locator("select[name=to]").select_option("DryRun")
         dialog.get_by_role("button", name="Pin", exact=True).click()
         expect(page.get_by_role("button", name="Pin…")).to_be_visible()
         assert api.job["spec"]["phases"][1]["pin"] == "DryRun", api.job["spec"]

@@ -94,7 +94,8 @@ pub enum Command {
         #[arg(required = true, num_args = 2, value_name = "JOB")]
         jobs: Vec<PathBuf>,
     },
-    /// Serve the jobs that were run here to a browser: their list, each of them as it runs, several beside each other.
+    /// Serve jobs to a browser, those that were run here, of storages and of a cluster: their list, each of them as it
+    /// runs, several beside each other.
     Ui(ui::UiArgs),
     /// Judge the recorded launches of a job anew, by the gates and the analysis of another manifest if one is given.
     ///

@@ -36,7 +36,8 @@ pub struct UiClusterArgs {
     #[arg(long)]
     pub cluster: bool,
     /// Namespace whose jobs are shown. May be repeated. Default: that of the context; with --login, all.
-    #[arg(short, long = "namespace", value_name = "NAME", value_delimiter = ',', requires = "cluster", value_parser = namespace)]
+    #[arg(short, long = "namespace", value_name = "NAME", value_delimiter = ',')]
+    #[arg(requires = "cluster", value_parser = namespace)]
     pub namespaces: Vec<String>,
     /// Show the jobs of all namespaces.
     #[arg(short = 'A', long, requires = "cluster", conflicts_with = "namespaces")]

@@ -4,7 +4,7 @@ use crate::api::{Answer, Api, Asked, JOBS, job, list, one_job, unknown};
 use crate::browser::Ui;
 use crate::program::Program;
 use serde_json::json;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -205,6 +205,9 @@ fn each_user_sees_what_the_api_server_shows_them() {
     // A namespace may be named at the login; what is refused there is said as the API server says it.
     let (code, _, text) = ui.post("/login", "token=token-a&namespaces=../x");
     assert!(code == 400 && text.contains("is no name of a namespace"), "{code} {text}");
+    let many: Vec<String> = (0..51).map(|number| format!("team-{number}")).collect();
+    let (code, _, text) = ui.post("/login", &format!("token=token-a&namespaces={}", many.join(",")));
+    assert!(code == 400 && text.contains("51 named: name 50 at most"), "{code} {text}");
     let (_, head, _) = ui.post("/login", "token=token-a&namespaces=team-b");
     let other = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap().split(';').next().unwrap();
     let (_, _, page) = ask("Cookie", other);
@@ -216,8 +219,12 @@ fn each_user_sees_what_the_api_server_shows_them() {
     let (code, ..) = ui.request("POST", "/logout", &headers, "token=guessed");
     assert_eq!((code, ask("Cookie", session).0), (403, 200));
     let form = format!("token={}", after(&page, r#"name="token" value=""#));
+    let mut open = ui.send("GET", "/events", &headers, "");
     let (code, ..) = ui.request("POST", "/logout", &headers, &form);
     assert_eq!((code, ask("Cookie", session).0), (303, 303));
+    let mut updates = String::new();
+    open.read_to_string(&mut updates).expect("the updates of an open page end");
+    assert!(updates.contains("job-of-a") && !updates.contains("job-of-b"), "{updates}");
     let own = ["Bearer token-a", "Bearer token-b", "Bearer wrong"];
     assert!(api.asked().iter().all(|asked| own.contains(&asked.authorization.as_str())), "no request but a user's");
 }

@@ -1,5 +1,6 @@
-//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, sums over jobs, and the login. They work
-//! without scripts; these replace the live part of a page when the server sends a newer one, and pictures by charts.
+//! Pages of `pawl ui`: the list of jobs, a job, its search, jobs beside each other, sums over jobs, and the login. They
+//! work without scripts; these replace the live part of a page when the server sends a newer one, and pictures by
+//! charts.
 
 pub mod actions;
 pub mod compare;

@@ -19,7 +19,11 @@ pub enum View {
     /// Of the jobs that a query selects.
     Jobs { sources: Arc<Sources>, query: Query, fragment: fn(&Shown<'_>, &Query) -> String },
     /// Of one job.
-    Job { origin: Arc<dyn Origin>, fragment: Box<dyn Fn(&Gathered) -> String + Send + Sync> },
+    Job {
+        sources: Arc<Sources>,
+        origin: Arc<dyn Origin>,
+        fragment: Box<dyn Fn(&Gathered) -> String + Send + Sync>,
+    },
 }
 
 /// A newer live part of a page.
@@ -32,7 +36,7 @@ struct Update {
 enum Look {
     Changed(Update),
     Unchanged,
-    /// There is no job any more.
+    /// There is no job any more, or the viewer has logged out.
     Gone,
 }
 
@@ -40,6 +44,7 @@ impl View {
     /// Looks at the jobs; `seen`: the revision that the browser has.
     fn look(&self, seen: &str) -> Look {
         match self {
+            Self::Jobs { sources, .. } | Self::Job { sources, .. } if sources.has_ended() => Look::Gone,
             Self::Jobs { sources, query, fragment } => {
                 let catalog = sources.read();
                 if catalog.revision == seen {
@@ -51,7 +56,7 @@ impl View {
                 Look::Changed(Update { revision: catalog.revision, html })
             }
             // The revision is taken before the files are read: what changes in between is another update.
-            Self::Job { origin, fragment } => match origin.revision() {
+            Self::Job { origin, fragment, .. } => match origin.revision() {
                 Ok(revision) if revision == seen => Look::Unchanged,
                 Ok(revision) => {
                     let html = origin.gather().map_or_else(|error| notice(&error.to_string()), |it| fragment(&it));
@@ -63,7 +68,7 @@ impl View {
     }
 }
 
-/// The updates of a page since the revision `seen`; they end when its job is gone.
+/// The updates of a page since the revision `seen`; they end when its job is gone, or its viewer.
 pub fn updates(view: View, seen: String) -> impl Stream<Item = Result<Event, Infallible>> + Send + 'static {
     stream::unfold((Arc::new(view), seen), |(view, seen)| async move {
         loop {

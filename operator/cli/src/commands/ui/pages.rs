@@ -123,14 +123,14 @@ async fn events_of_one(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Answer {
-    let wanted = key.clone();
+    let (wanted, sources) = (key.clone(), Arc::clone(&viewer.sources));
     let origin = read(move || origin(&viewer.sources.read(), &wanted)).await?;
     let actions = offered(viewer.actions, &*origin);
     let fragment = move |it: &Gathered| {
         let besides = Besides { notes: it.notes.clone(), actions: actions.clone() };
         job::fragment(&key, &it.evidence, &besides)
     };
-    let view = View::Job { origin, fragment: Box::new(fragment) };
+    let view = View::Job { sources, origin, fragment: Box::new(fragment) };
     Ok(stream(view, seen(&query.unwrap_or_default(), &headers)))
 }
 
@@ -158,7 +158,7 @@ async fn events_of_search(
         let origin = origin(&viewer.sources.read(), &key)?;
         let order = Order::parse(&by, &origin.gather()?.evidence)?;
         let fragment = move |it: &Gathered| search::fragment(&it.evidence, &order);
-        Ok(View::Job { origin, fragment: Box::new(fragment) })
+        Ok(View::Job { sources: viewer.sources, origin, fragment: Box::new(fragment) })
     });
     Ok(stream(view.await?, seen(&text, &headers)))
 }

@@ -9,6 +9,7 @@ use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::StateError;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a job cannot be shown or changed.
 #[derive(Debug, thiserror::Error)]
@@ -103,17 +104,29 @@ pub trait Source: Send + Sync {
 pub struct Sources {
     all: Vec<Arc<dyn Source>>,
     token: String,
+    ended: AtomicBool,
 }
 
 impl Sources {
     /// These, for a viewer whose pages have this token in their forms.
     pub fn new(all: Vec<Arc<dyn Source>>, token: String) -> Self {
-        Self { all, token }
+        Self { all, token, ended: AtomicBool::new(false) }
     }
 
     /// Where jobs are besides directories.
     pub fn elsewhere(&self) -> impl Iterator<Item = String> + '_ {
         self.all.iter().filter_map(|source| source.elsewhere())
+    }
+
+    /// Ends the updates of all pages of the viewer, who has logged out.
+    #[cfg(feature = "cluster")]
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether pages of the viewer get no more updates.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// What only pages for this viewer know.

@@ -1,5 +1,5 @@
-//! Users who log in. Each has a token for the API server, with which alone their requests are made: this program needs no
-//! permission of its own, and a user sees and changes what the API server lets that user see and change.
+//! Users who log in. Each has a token for the API server, with which alone their requests are made: this program needs
+//! no permission of its own, and a user sees and changes what the API server lets that user see and change.
 
 use super::cluster::Cluster;
 use super::error::PageError;
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 pub const COOKIE: &str = "pawl-session";
 /// Most users whose jobs are watched at the same time: each has their own copy of them.
 const MOST: usize = 100;
+/// Most namespaces that a user can name: each is asked for before the token is known to be valid.
+const MOST_NAMESPACES: usize = 50;
 /// Time after which a user who has asked for nothing is forgotten.
 const IDLE: Duration = Duration::from_secs(8 * 3600);
 
@@ -36,6 +38,12 @@ struct Seat {
     sources: Arc<Sources>,
     cluster: Arc<Cluster>,
     used: Instant,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.sources.end();
+    }
 }
 
 /// The users who are logged in.
@@ -101,6 +109,9 @@ impl Viewers {
     pub async fn log_in(&self, token: &str, namespaces: &str) -> Result<String, LogInError> {
         let split = namespaces.split([',', ' ']).filter(|name| !name.is_empty());
         let named = split.map(namespace).collect::<Result<Vec<String>, String>>().map_err(LogInError::Namespace)?;
+        if named.len() > MOST_NAMESPACES {
+            return Err(LogInError::Namespace(format!("{} named: name {MOST_NAMESPACES} at most", named.len())));
+        }
         let session = secret()?;
         let namespaces = if named.is_empty() { &self.namespaces } else { &named };
         self.open(Key::Session(session.clone()), token.trim(), namespaces).await?;

@@ -31,7 +31,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Begins to watch the jobs of these namespaces; of all, if none is named. Their records are looked up in `storages`.
+    /// Begins to watch the jobs of these namespaces; of all, if none is named. Their records are looked up in
+    /// `storages`.
     ///
     /// # Errors
     /// [`ClusterError::Configuration`].
