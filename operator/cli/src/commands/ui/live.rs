@@ -19,11 +19,7 @@ pub enum View {
     /// Of the jobs that a query selects.
     Jobs { sources: Arc<Sources>, query: Query, fragment: fn(&Shown<'_>, &Query) -> String },
     /// Of one job.
-    Job {
-        sources: Arc<Sources>,
-        origin: Arc<dyn Origin>,
-        fragment: Box<dyn Fn(&Gathered) -> String + Send + Sync>,
-    },
+    Job { sources: Arc<Sources>, origin: Arc<dyn Origin>, fragment: Box<dyn Fn(&Gathered) -> String + Send + Sync> },
 }
 
 /// A newer live part of a page.

@@ -50,7 +50,8 @@ impl Origin for ClusterJob {
     fn gather(&self) -> Result<Gathered, JobError> {
         let mut job = TrainingJob::clone(&*self.current()?);
         let location = location(&job);
-        let recorded = |location| self.storages.iter().flat_map(|storage| storage.records(location, &self.uid)).collect();
+        let recorded =
+            |location| self.storages.iter().flat_map(|storage| storage.records(location, &self.uid)).collect();
         let records: Vec<Record> = location.map(recorded).unwrap_or_default();
         let mut notes = Vec::new();
         if records.is_empty() {
