@@ -9,13 +9,9 @@ use std::process::ExitCode;
 
 /// Logs what is new of the job, and prints where.
 pub fn track(args: &StateArgs) -> ExitCode {
-    let state = match source::state_dir(args) {
-        Ok(state) => state,
-        Err(error) => return source::reject(&error),
-    };
-    let evidence = match evidence::gather(&state) {
-        Ok(evidence) => evidence,
-        Err(error) => return exit::with_error(exit::STATE, &error),
+    let evidence = match source::read(args, evidence::gather) {
+        Ok((_, evidence)) => evidence,
+        Err(code) => return code,
     };
     let trackers = match Trackers::named(|name| std::env::var(name).ok()) {
         Ok(trackers) => trackers,

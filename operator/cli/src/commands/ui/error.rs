@@ -100,7 +100,8 @@ const fn of_cluster(error: &ClusterError) -> StatusCode {
         | ClusterError::Unreachable { .. }
         | ClusterError::NotInstalled
         | ClusterError::Answer { .. }
-        | ClusterError::File(_) => StatusCode::BAD_GATEWAY,
+        | ClusterError::File(_)
+        | ClusterError::Output(_) => StatusCode::BAD_GATEWAY,
     }
 }
 
