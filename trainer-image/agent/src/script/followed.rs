@@ -160,8 +160,9 @@ impl Followed {
         let (outcome, message) = with_restart(plan.kind, judged, has_restarted.then_some(&cause));
         let bare = Report { message, ..Report::bare(plan, rank, outcome) };
         let report = meter.as_ref().map_or_else(|| bare.clone(), |meter| meter.complete(bare.clone()));
-        // What a signal means is decided by what the agent did to the rank.
-        let by_signal = matches!(exit, Exit::Signal(_)) && outcome == Outcome::Failed;
+        // What a signal means is decided by what the agent did to the rank, unless that followed from what was observed.
+        let is_judged = meter.as_ref().is_some_and(|meter| matches!(meter.verdict, Some(Verdict::Failed(..))));
+        let by_signal = matches!(exit, Exit::Signal(_)) && outcome == Outcome::Failed && !is_judged;
         (if by_signal { exit } else { Exit::Code(outcome.exit_code().into()) }, report)
     }
 }
@@ -277,10 +278,11 @@ fn with_memory(kind: LaunchKind, judged: (Outcome, String), line: Option<&str>) 
 /// What is said of a launch that ended well although a worker of its launcher has failed for this `cause`.
 fn with_restart(kind: LaunchKind, judged: (Outcome, String), cause: Option<&String>) -> (Outcome, String) {
     match (judged, cause) {
-        ((Outcome::Done, message), Some(cause)) => {
+        // What it lacks, as its validation, may be what the failure has cost it.
+        ((judged @ (Outcome::Done | Outcome::Unsupported), message), Some(cause)) => {
             let why = format!("{RESTARTED}, after a failure: {cause}");
             match kind {
-                LaunchKind::Train => (Outcome::Done, if message.is_empty() { why } else { message }),
+                LaunchKind::Train => (judged, if message.is_empty() { why } else { message }),
                 _ => (Outcome::Failed, why),
             }
         }
