@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 OUT = Path(os.environ["OUT"])
 WIDTHS = [400, 1280, 2560]
+# The tops of these pages are pictures of the book, which docs/picture makes.
+IN_BOOK = {"list": (1280, "light"), "job": (1280, "light"), "search": (400, "dark"), "compare": (2560, "light"), "fleet": (1280, "dark")}
 SCHEMES = ["light", "dark"]
 # Milliseconds that a page may take to show what is expected.
 PATIENCE = 15_000
@@ -225,6 +227,8 @@ def pictures(scene: Scene) -> None:
                 page = scene.ready(kind, width=width, scheme=scheme)
                 # Without what Playwright does to the caret, for which it would need a style in the page.
                 page.screenshot(path=OUT / f"{kind}-{width}-{scheme}.png", full_page=kind != "list", caret="initial")
+                if (width, scheme) == IN_BOOK[kind]:
+                    page.screenshot(path=OUT / f"book-{kind}.png", caret="initial")
                 wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 assert wide <= 0, f"{kind} at {width} pixels, {scheme}: {wide} pixels too wide"
                 page.context.close()
