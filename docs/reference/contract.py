@@ -15,6 +15,7 @@ contract. Readers ignore unknown fields, and refuse another value of `contract`.
 # Titles, and the modules whose structs and enums describe them.
 FILES = [
     ("plan.json: the plan of a launch", "plan"),
+    ("Evaluations of a trial, a part of the plan", "plan/evaluations"),
     ("report.json: the report of a rank", "report"),
     ("Measurements, a part of the report", "measured"),
     ("Details, a part of the report", "details"),
@@ -28,6 +29,8 @@ SIMPLE = {
     "String": "string",
     "bool": "boolean",
     **dict.fromkeys(["f64", "N"], "number"),
+    "(u32, f64)": "pair of an integer and a number",
+    "Evaluated": "pair of an integer and a number or `null`",
     **dict.fromkeys(["u8", "u32", "u64", "i32", "i64", "Fingerprint"], "integer"),
 }
 # Types that are described elsewhere.

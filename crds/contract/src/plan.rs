@@ -18,12 +18,16 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
+mod evaluations;
+
 use crate::checkpoint::CheckpointRef;
 use crate::happened::Happened;
 use crate::script::ScriptPlan;
 use crate::settings::Settings;
 use crate::steady::BLOCKS;
 use serde::{Deserialize, Serialize};
+
+pub use evaluations::{Evaluated, Evaluations, MAX_LISTED};
 
 /// Purpose of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -88,6 +92,9 @@ pub struct Budget {
     /// Items between evaluations (Train). A launch always evaluates at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_every_items: Option<u64>,
+    /// Evaluations that the report lists (Search). A trainer older than this field evaluates at the end alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluations: Option<Evaluations>,
     /// End early when validation stops improving (Train).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,

@@ -7,7 +7,7 @@ use crate::checkpoint::{CheckpointRef, TrainedPart};
 use crate::disturbance::{DisturbanceKind, IDLE_CPU};
 use crate::exit::Outcome;
 use crate::measured::{Measured, Spread, Validation};
-use crate::plan::{Budget, LaunchKind, LaunchPlan};
+use crate::plan::{Budget, Evaluated, LaunchKind, LaunchPlan};
 use crate::progress::Progress;
 use crate::report::{LaunchResult, Report};
 use std::path::{Component, Path};
@@ -51,12 +51,22 @@ pub fn report(report: &Report, plan: &LaunchPlan) -> Option<String> {
 
 /// As [`report`], of its numbers alone, without the budget.
 pub fn of_report(report: &Report) -> Option<String> {
-    let Report { measured, losses, items_per_epoch, last_checkpoint, best_checkpoint, stop_seconds, trained, .. } =
-        report;
+    let Report {
+        measured,
+        losses,
+        evaluations,
+        items_per_epoch,
+        last_checkpoint,
+        best_checkpoint,
+        stop_seconds,
+        trained,
+        ..
+    } = report;
     let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
     let curve = || losses.iter().find_map(|point| number("losses", point.loss, -MAGNITUDE, MAGNITUDE));
     numbers(measured, *items_per_epoch, *stop_seconds)
         .or_else(curve)
+        .or_else(|| listed(evaluations))
         .or_else(|| [last_checkpoint.as_ref(), best].into_iter().flatten().find_map(checkpoint))
         .or_else(|| chain(trained))
 }
@@ -69,11 +79,20 @@ pub fn result(result: &LaunchResult, plan: &LaunchPlan) -> Option<String> {
 /// As [`result`], of its numbers alone, without the budget.
 pub fn of_result(result: &LaunchResult) -> Option<String> {
     let LaunchResult {
-        measured, curve, items_per_epoch, checkpoint: last, best_checkpoint, stop_seconds, trained, ..
+        measured,
+        curve,
+        evaluations,
+        items_per_epoch,
+        checkpoint: last,
+        best_checkpoint,
+        stop_seconds,
+        trained,
+        ..
     } = result;
     let best = best_checkpoint.as_ref().map(|best| &best.checkpoint);
     numbers(measured, *items_per_epoch, *stop_seconds)
         .or_else(|| curve.iter().find_map(|loss| number("curve", *loss, -MAGNITUDE, MAGNITUDE)))
+        .or_else(|| listed(evaluations))
         .or_else(|| [last.as_ref(), best].into_iter().flatten().find_map(checkpoint))
         .or_else(|| chain(trained))
 }
@@ -229,13 +248,17 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
     counted.or_else(ranged).or_else(disturbed).or_else(evaluated)
 }
 
+fn listed(evaluations: &[Evaluated]) -> Option<String> {
+    evaluations.iter().find_map(|(_, value)| number("evaluations", (*value)?, -MAGNITUDE, MAGNITUDE))
+}
+
 /// What a launch lacks that reports to be done: it has trained fewer items than its budget, by a whole step or more.
 fn short(outcome: Outcome, measured: &Measured, plan: &LaunchPlan) -> Option<String> {
     let trains = match plan.kind {
         LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => true,
         LaunchKind::Preflight | LaunchKind::Measure => false,
     };
-    let Budget { items, epochs, early_stopping, .. } = &plan.budget;
+    let Budget { items, epochs, early_stopping, evaluations, .. } = &plan.budget;
     if outcome != Outcome::Done || !trains {
         return None;
     }
@@ -245,7 +268,8 @@ fn short(outcome: Outcome, measured: &Measured, plan: &LaunchPlan) -> Option<Str
         (None, None) => 0,
     };
     let step = measured.items.checked_div(measured.steps).unwrap_or(0).max(1);
-    let least = if early_stopping.is_some() || items.is_none() { asked.min(1) } else { asked.saturating_sub(step - 1) };
+    let may_end_early = early_stopping.is_some() || evaluations.is_some();
+    let least = if may_end_early || items.is_none() { asked.min(1) } else { asked.saturating_sub(step - 1) };
     let budget = match (items, epochs) {
         (Some(items), _) => items.to_string(),
         (None, epochs) => format!("{} epochs", epochs.unwrap_or(0)),

@@ -9,7 +9,7 @@ use crate::details::Details;
 use crate::exit::Outcome;
 use crate::fingerprint::Fingerprint;
 use crate::measured::{Disturbance, Measured, rounded};
-use crate::plan::{LaunchKind, LaunchPlan};
+use crate::plan::{Evaluated, LaunchKind, LaunchPlan, MAX_LISTED};
 use crate::provenance::{self, Provenance};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,11 @@ pub struct Report {
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
+    /// The newest evaluations of the plan, the last one at the end of the launch (Search): amounts of training in epochs
+    /// or items, each with the value of the metric, `null` if it is absent; also those before the checkpoint from which
+    /// it resumed. Empty: the trainer does not list them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<Evaluated>,
     /// Items of the complete measurement, if its time ended before them ([`crate::plan::WindowLimit`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_items: Option<u64>,
@@ -128,6 +133,7 @@ impl Report {
             details: Details::default(),
             provenance: None,
             losses: Vec::new(),
+            evaluations: Vec::new(),
             planned_items: None,
             items_per_epoch: None,
             resumed_items: None,
@@ -163,6 +169,9 @@ pub struct LaunchResult {
     /// before its last step; empty without a curve whose points are at the same steps in every launch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<f64>,
+    /// As [`Report::evaluations`], with six significant digits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<Evaluated>,
     /// Items of one epoch, when the training data are finite; also reported by a Preflight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items_per_epoch: Option<u64>,
@@ -207,6 +216,7 @@ impl LaunchResult {
             message: String::new(),
             measured: Measured::default(),
             curve: Vec::new(),
+            evaluations: Vec::new(),
             items_per_epoch: None,
             resumed_items: None,
             trained: Vec::new(),
@@ -246,12 +256,16 @@ impl From<&Report> for LaunchResult {
         if !matches!(report.kind, LaunchKind::Train | LaunchKind::Quality) {
             (measured.first_validation, measured.initial_weights_share) = (None, None);
         }
+        let older = report.evaluations.len().saturating_sub(MAX_LISTED);
+        let evaluations =
+            report.evaluations.iter().skip(older).map(|(amount, value)| (*amount, value.and_then(rounded)));
         Self {
             launch: report.launch.clone(),
             outcome: report.outcome,
             message: truncated(&report.message, MAX_MESSAGE).to_owned(),
             measured,
             curve: curve.into_iter().filter_map(rounded).collect(),
+            evaluations: evaluations.collect(),
             items_per_epoch: report.items_per_epoch,
             resumed_items: report.resumed_items,
             trained: report.trained.clone(),

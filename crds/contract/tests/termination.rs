@@ -85,8 +85,9 @@ prop_compose! {
         measured in measured_anything(),
         curve in prop::collection::vec(any::<f64>(), 0..5),
     ) -> LaunchResult {
+        let evaluations = (1..).zip(&curve).map(|(amount, value)| (amount, Some(*value))).collect();
         LaunchResult {
-            launch, outcome, message, measured, curve, failed_at_items, items_per_epoch, stop_seconds, signal, exit_code,
+            launch, outcome, message, measured, curve, evaluations, failed_at_items, items_per_epoch, stop_seconds, signal, exit_code,
             resumed_items,
             quarantined,
             trained: trained.into_iter().map(|(from_items, attempt, launch)| TrainedPart { from_items, attempt, launch }).collect(),
@@ -162,6 +163,7 @@ fn measured(index: usize, message: &str) -> LaunchResult {
             float8_underflow_share: Some(0.0123456),
         },
         curve: Vec::new(),
+        evaluations: Vec::new(),
         items_per_epoch: Some(13_000),
         resumed_items: None,
         trained: Vec::new(),

@@ -55,6 +55,17 @@ pub enum Decision {
     Complete,
 }
 
+/// What is known before a running trial has reported a value after an amount of training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Prospect {
+    /// It runs on, whatever the value is.
+    Continues,
+    /// It is stopped if that value is worse than this one.
+    Bound(f64),
+    /// That depends on values of trials that run beside it.
+    Open,
+}
+
 impl Scheduler {
     /// All errors of its parameters, where `full` is the resource of a complete trial.
     pub fn validate(&self, full: u32) -> Vec<Problem> {
@@ -113,6 +124,24 @@ impl Scheduler {
             decisions.values_mut().for_each(|decision| *decision = Decision::Stop);
         }
         decisions
+    }
+
+    /// Whether a running trial may be stopped after `resource` of `full`. Trials that start later are not considered.
+    pub fn prospect(&self, trials: &[Trial], trial: &Trial, goal: Goal, (resource, full): (u32, u32)) -> Prospect {
+        let Self::Median { warmup, least } = *self else { return Prospect::Continues };
+        if resource <= warmup || resource >= full {
+            return Prospect::Continues;
+        }
+        let (known, unknown): (Vec<&Trial>, Vec<&Trial>) =
+            others(trials, trial).partition(|other| other.at(resource).is_some());
+        let missing = unknown.iter().filter(|other| other.state == State::Running).count();
+        if missing > 0 && known.len() + missing >= least.max(1) as usize {
+            return Prospect::Open;
+        }
+        match middle(trials, trial, goal, resource, least) {
+            Some(middle) if middle.is_finite() && best(trial, goal) > middle => Prospect::Bound(goal.loss(middle)),
+            _ => Prospect::Continues,
+        }
     }
 
     /// The amounts of training after which trial `number` is decided on, ascending; the last is `full`.
@@ -212,13 +241,29 @@ fn rung(trial: &Trial, full: u32, promoted: Option<&u32>) -> Decision {
 /// Whether a trial is stopped by the median rule.
 fn median(trials: &[Trial], trial: &Trial, goal: Goal, warmup: u32, least: u32) -> bool {
     let Some(newest) = trial.newest().filter(|report| report.resource > warmup) else { return false };
-    let best = trial.reports.iter().map(|report| rank(goal, report.value)).fold(f64::INFINITY, f64::min);
-    let others = trials.iter().filter(|other| other.number != trial.number && !failed(other));
-    let mut values: Vec<f64> = others.filter_map(|other| other.at(newest.resource)).map(|v| rank(goal, v)).collect();
+    middle(trials, trial, goal, newest.resource, least).is_some_and(|middle| best(trial, goal) > middle)
+}
+
+/// The trials with which one is compared.
+fn others<'a>(trials: &'a [Trial], trial: &'a Trial) -> impl Iterator<Item = &'a Trial> {
+    trials.iter().filter(move |other| other.number != trial.number && !failed(other))
+}
+
+/// The smallest loss that a trial has reported.
+fn best(trial: &Trial, goal: Goal) -> f64 {
+    trial.reports.iter().map(|report| rank(goal, report.value)).fold(f64::INFINITY, f64::min)
+}
+
+/// The median of the losses of the other trials after `resource`; `None` where fewer than `least` have a value.
+fn middle(trials: &[Trial], trial: &Trial, goal: Goal, resource: u32, least: u32) -> Option<f64> {
+    let values = others(trials, trial).filter_map(|other| other.at(resource));
+    let mut values: Vec<f64> = values.map(|value| rank(goal, value)).collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    values.len() >= least.max(1) as usize
-        && best > if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+    (values.len() >= least.max(1) as usize).then(|| match values.len() % 2 {
+        1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    })
 }
 
 #[cfg(test)]
@@ -294,5 +339,27 @@ mod tests {
         assert_eq!(median.decide(&trials[1..], Goal::Minimize, 9, false)[&3], Decision::Continue, "two others only");
         let full = median.decide(&trials, Goal::Minimize, 3, false);
         assert!(full.values().all(|decision| *decision == Decision::Complete), "{full:?}");
+    }
+
+    #[test]
+    fn the_bound_of_a_report_is_known_before_it_unless_others_run() {
+        let median = Scheduler::Median { warmup: 1, least: 3 };
+        let mut trials: Vec<Trial> = [1.0, 2.0, 3.0].iter().zip(0..).map(|(v, n)| paused(n, 3, *v)).collect();
+        let trial =
+            |value: f64| Trial { reports: vec![Report { resource: 1, value }], ..Trial::new(3, Point::new(), 9) };
+        let at = |trials: &[Trial], value: f64, resource: u32| {
+            median.prospect(trials, &trial(value), Goal::Minimize, (resource, 9))
+        };
+        assert_eq!(at(&trials, 4.0, 1), Prospect::Continues, "it warms up");
+        assert_eq!(at(&trials, 4.0, 3), Prospect::Bound(2.0));
+        assert_eq!(at(&trials, 2.0, 3), Prospect::Continues, "its best value is no worse already");
+        assert_eq!(at(&trials, 4.0, 4), Prospect::Continues, "nobody was trained as far");
+        assert_eq!(at(&trials, 4.0, 9), Prospect::Continues, "it is complete then");
+        trials[2].state = State::Running;
+        assert_eq!(at(&trials, 4.0, 3), Prospect::Bound(2.0), "it has a value there");
+        trials[2].reports.truncate(1);
+        assert_eq!(at(&trials, 4.0, 3), Prospect::Open);
+        assert_eq!(at(&trials[1..], 4.0, 3), Prospect::Continues, "two others only, whatever they report");
+        assert_eq!(ASHA.prospect(&trials, &trial(4.0), Goal::Minimize, (3, 9)), Prospect::Continues);
     }
 }

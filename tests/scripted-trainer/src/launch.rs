@@ -5,7 +5,7 @@ use crate::script::{Fault, FaultKind, Script};
 use pawl_contract::checkpoint::CheckpointRef;
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Disturbance, Measured, Spread, Validation};
-use pawl_contract::plan::{LaunchKind, LaunchPlan};
+use pawl_contract::plan::{Evaluated, Evaluations, LaunchKind, LaunchPlan};
 use pawl_contract::settings::OptimizerOffload;
 use std::time::Instant;
 
@@ -35,6 +35,7 @@ pub(crate) struct Run<'a> {
     pub(crate) items_per_second: f64,
     pub(crate) step: u64,
     pub(crate) validation: Option<Validation>,
+    pub(crate) evaluations: Vec<Evaluated>,
     pub(crate) checkpoint: Option<CheckpointRef>,
     pub(crate) written: Option<Instant>,
 }
@@ -75,6 +76,24 @@ impl Run<'_> {
         let loss = self.script.validation_loss(&self.plan.settings, items, self.plan.seed, &self.plan.launch)
             * self.effect(FaultKind::QualityLoss, |fault| fault.factor.unwrap_or(1.0));
         self.validation.insert(Validation { items, metrics: self.script.metrics(loss) })
+    }
+}
+
+impl Run<'_> {
+    /// Evaluates where the plan lists an evaluation after this step; ends the run where the plan says so.
+    pub(crate) fn list(&mut self) {
+        let Some(planned) = self.plan.budget.evaluations.as_ref().filter(|_| self.plan.kind == LaunchKind::Search)
+        else {
+            return;
+        };
+        let step = (self.items() - self.items_per_step, self.items());
+        for amount in planned.reached(&self.plan.budget, self.script.items_per_epoch, step) {
+            let value = self.validate().metrics.get(&planned.criterion.metric).copied();
+            Evaluations::add(&mut self.evaluations, amount, value);
+        }
+        if planned.end_after(&self.evaluations) {
+            self.total_steps = self.step;
+        }
     }
 }
 

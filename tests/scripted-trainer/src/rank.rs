@@ -112,6 +112,7 @@ impl Rank {
             items_per_second: script.measured_items_per_second(&plan.settings, &plan.launch),
             step: 0,
             validation: None,
+            evaluations: Vec::new(),
             checkpoint: None,
             written: None,
         };
@@ -134,6 +135,7 @@ impl Rank {
         self.tell(&mut run, true).map_err(End::failed)?;
         (report.measured.steps, report.measured.items) = (run.step, run.items());
         report.measured.validation.clone_from(&run.validation);
+        report.evaluations.clone_from(&run.evaluations);
         report.last_checkpoint.clone_from(&run.checkpoint);
         ended
     }
@@ -185,6 +187,7 @@ impl Rank {
             {
                 patience.evaluate(run);
             }
+            run.list();
             since_checkpoint += step_seconds;
             if let Some((storage, policy)) = &storage
                 && (since_checkpoint >= policy.every_seconds || run.step == run.total_steps)

@@ -5,6 +5,7 @@ use crate::nonfinite;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::checkpoint::{MAX_QUARANTINED, reported};
 use pawl_contract::measured::Measured;
+use pawl_contract::plan::MAX_LISTED;
 use pawl_contract::provenance::Provenance;
 use pawl_contract::report::{Report, printable, truncated, unprintable};
 use std::fmt::{self, Display};
@@ -61,6 +62,8 @@ pub(crate) fn bounded(mut report: Report) -> Report {
         let last = report.losses.len() - 1;
         report.losses = (0..MAX_LOSSES).map(|i| report.losses[i * last / (MAX_LOSSES - 1)]).collect();
     }
+    let older = report.evaluations.len().saturating_sub(MAX_LISTED);
+    report.evaluations.drain(..older);
     let Measured { validation, first_validation, .. } = &mut report.measured;
     for validation in validation.iter_mut().chain(first_validation) {
         let mut room = MAX_METRICS;

@@ -100,6 +100,7 @@ impl Record {
                 ..Details::default()
             },
             losses: self.curve.points(),
+            evaluations: self.position.evaluations.clone(),
             planned_items: self.budget.planned_items(&launch.plan, self.position.items),
             items_per_epoch: Some(self.items_per_epoch),
             last_checkpoint: self.saver.as_ref().and_then(Saver::newest).cloned(),

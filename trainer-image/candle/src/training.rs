@@ -320,6 +320,8 @@ impl<'a, O: Optimizer> Training<'a, O> {
         let validation = self.validate(evaluate)?;
         let plan = &self.core.launch.plan;
         validation::improve(&mut self.record.position, plan.budget.early_stopping.as_ref(), &validation);
+        let sizes = (self.record.step_items, self.record.items_per_epoch);
+        validation::note(plan, &mut self.record.position, sizes, &validation);
         tracing::info!(items = validation.items, loss = validation.metrics["loss"], "validation");
         if let Some(saver) = self.record.saver.as_mut().filter(|saver| saver.writes())
             && let Some(value) = validation::best_value(plan, &validation, saver.best_value())

@@ -43,7 +43,10 @@ impl Budget {
                 let steps = items.div_ceil(step_items);
                 let warmup = budget.warmup_steps.unwrap_or(10).min(steps / 4);
                 let training = plan.kind == LaunchKind::Train;
-                let eval_every = training.then(|| budget.eval_every_items.unwrap_or(epoch_items).max(1));
+                let listed = budget.evaluations.as_ref().filter(|_| plan.kind == LaunchKind::Search);
+                let eval_every = training
+                    .then(|| budget.eval_every_items.unwrap_or(epoch_items).max(1))
+                    .or_else(|| Some(listed?.every_items(budget, epoch_items)));
                 let complete = budget.horizon_epochs.map(|epochs| u64::from(epochs) * epoch_items);
                 let horizon = budget.horizon_items.or(complete).map_or(items, |complete| complete.max(items));
                 Ok(Self { items, horizon, warmup, eval_every, evaluates: true })
@@ -65,7 +68,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_contract::plan::{Budget as Planned, WorkloadPlan};
+    use pawl_contract::plan::{Budget as Planned, Criterion, Evaluations, WorkloadPlan};
 
     fn plan(kind: LaunchKind, budget: Planned) -> LaunchPlan {
         LaunchPlan {
@@ -98,6 +101,9 @@ mod tests {
         let rung = Planned { epochs: Some(2), horizon_epochs: Some(9), ..Default::default() };
         let rung = Budget::new(&plan(LaunchKind::Search, rung), 4, 100).unwrap();
         assert_eq!((rung.items, rung.horizon, rung.eval_every, rung.evaluates), (200, 900, None, true));
+        let listed = Evaluations { every: 2, criterion: Criterion::default(), bounds: Vec::new() };
+        let listing = Planned { epochs: Some(9), evaluations: Some(listed), ..Default::default() };
+        assert_eq!(Budget::new(&plan(LaunchKind::Search, listing), 4, 100).unwrap().eval_every, Some(200));
         assert_eq!((train.horizon, quality.horizon), (200, 200));
         for kind in [LaunchKind::Measure, LaunchKind::Quality, LaunchKind::Train] {
             let message = Budget::new(&plan(kind, Planned::default()), 4, 100).unwrap_err().to_string();

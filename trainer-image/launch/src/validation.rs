@@ -3,7 +3,7 @@
 use crate::checkpoint::Position;
 use crate::ending::Ending;
 use pawl_contract::measured::Validation;
-use pawl_contract::plan::{Criterion, EarlyStopping, LaunchKind, LaunchPlan};
+use pawl_contract::plan::{Criterion, EarlyStopping, Evaluations, LaunchKind, LaunchPlan};
 use std::collections::BTreeMap;
 
 /// The validation at `position` with these metrics; those that are not finite are left out.
@@ -54,10 +54,33 @@ pub fn improve(position: &mut Position, rule: Option<&EarlyStopping>, validation
     position.evaluations_since_best = if better { 0 } else { position.evaluations_since_best + 1 };
 }
 
-/// Whether training ends because validation has stopped improving.
+/// Notes in `position` the value of an evaluation that the plan lists, if the last step, of `step_items`, reached one.
+pub fn note(
+    plan: &LaunchPlan,
+    position: &mut Position,
+    (step_items, epoch_items): (u64, u64),
+    validation: &Validation,
+) {
+    let Some(planned) = plan.budget.evaluations.as_ref().filter(|_| plan.kind == LaunchKind::Search) else { return };
+    let step = (position.items.saturating_sub(step_items), position.items);
+    let value = validation.metrics.get(&planned.criterion.metric).copied();
+    for amount in planned.reached(&plan.budget, epoch_items, step) {
+        Evaluations::add(&mut position.evaluations, amount, value);
+    }
+}
+
+/// Whether the launch ends before its budget does: validation has stopped improving, or the trial is stopped here.
 pub fn stopped_early(plan: &LaunchPlan, position: &Position) -> bool {
-    let rule = plan.budget.early_stopping.as_ref().filter(|_| plan.kind == LaunchKind::Train);
-    rule.is_some_and(|rule| position.evaluations_since_best >= rule.patience)
+    let budget = &plan.budget;
+    match plan.kind {
+        LaunchKind::Train => {
+            budget.early_stopping.as_ref().is_some_and(|rule| position.evaluations_since_best >= rule.patience)
+        }
+        LaunchKind::Search => {
+            budget.evaluations.as_ref().is_some_and(|planned| planned.end_after(&position.evaluations))
+        }
+        LaunchKind::Preflight | LaunchKind::Measure | LaunchKind::Quality => false,
+    }
 }
 
 /// The value by which a checkpoint at this validation is the best so far: `None` when it is not, or no best one is

@@ -52,6 +52,7 @@ pub fn of_run(
         details: details(run),
         provenance: provenance(run),
         losses: run.curve.points(),
+        evaluations: run.position.evaluations.clone(),
         planned_items: run.budget.planned_items(&launch.plan, items),
         items_per_epoch: Some(run.job.items_per_epoch()),
         last_checkpoint: run.saver.as_ref().and_then(Saver::newest).cloned(),

@@ -87,7 +87,7 @@ const MOST_NOT_FINITE: u32 = 3;
 const STILL_RUNNING: Duration = Duration::from_millis(1);
 
 impl RunningLaunch<'_> {
-    /// Whether the budget is used up, or validation has stopped improving.
+    /// Whether the budget is used up, or the evaluations end the launch.
     pub fn done(&self) -> bool {
         self.position.items >= self.budget.items || validation::stopped_early(&self.launch.plan, &self.position)
     }
@@ -385,6 +385,8 @@ impl RunningLaunch<'_> {
         let validation = self.validate()?;
         let loss = validation.metrics["loss"];
         validation::improve(&mut self.position, self.launch.plan.budget.early_stopping.as_ref(), &validation);
+        let sizes = (self.step_items, self.job.items_per_epoch());
+        validation::note(&self.launch.plan, &mut self.position, sizes, &validation);
         tracing::info!(items = self.position.items, loss, "validation");
         self.keep_best(&validation)?;
         self.validation = Some(validation);

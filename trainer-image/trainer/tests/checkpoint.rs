@@ -34,6 +34,7 @@ fn checkpoint(step: u64) -> Checkpoint {
         best_validation: Some(0.1 + 0.2),
         evaluations_since_best: 1,
         best_checkpoint: None,
+        evaluations: vec![(1, Some(0.5)), (2, None)],
         first_validation: None,
         losses: losses(),
     };

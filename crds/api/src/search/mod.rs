@@ -8,7 +8,7 @@ mod setting;
 mod stage;
 
 pub use history::{History, history};
-pub use record::{Recorded, decode, encode, rounded, states};
+pub use record::{Recorded, decode, encode, lists_evaluations, rounded, states};
 pub use setting::with;
 pub use stage::{full, goals, scheduler, stage};
 

@@ -6,6 +6,8 @@ use std::fmt::Write;
 
 /// The state of a running trial whose settings passed the check.
 const CHECKED: char = 'T';
+/// Before the rate of a trial whose evaluations were listed.
+const LISTS: char = '+';
 /// Number of fields of a line.
 const FIELDS: usize = 6;
 
@@ -18,6 +20,8 @@ pub struct Recorded {
     pub checked: bool,
     /// Items per second; 0 if unknown.
     pub items_per_second: f64,
+    /// Whether the report of its last launch listed the evaluations in its course.
+    pub lists_evaluations: bool,
 }
 
 /// The trials as lines; `full` is the amount of training of a complete trial.
@@ -35,6 +39,16 @@ pub fn states(lines: &[String]) -> impl Iterator<Item = (u32, State)> {
     (0..).zip(lines).filter_map(|(number, line)| Some((number, state_of(line.split(';').next()?)?)))
 }
 
+/// Whether the reports of the trainer list evaluations, by the newest of the trials of [`encode`] that has a value;
+/// `None` without one. The space is not needed.
+pub fn lists_evaluations(lines: &[String]) -> Option<bool> {
+    lines.iter().rev().find_map(|line| {
+        let fields: Vec<&str> = line.splitn(FIELDS, ';').collect();
+        let [_, _, values, reports, rate, _] = fields.as_slice() else { return None };
+        (!values.is_empty() || !reports.is_empty()).then(|| rate.starts_with(LISTS))
+    })
+}
+
 fn line(recorded: &Recorded, space: &Space, full: u32) -> String {
     let trial = &recorded.trial;
     let mut line =
@@ -50,7 +64,11 @@ fn line(recorded: &Recorded, space: &Space, full: u32) -> String {
     let reports = trial.reports.iter().filter(|report| report.resource != full || trial.values.is_empty());
     line.push_str(&joined(reports.map(|report| format!("{}:{}", report.resource, short(report.value)))));
     line.push(';');
-    if recorded.items_per_second > 0.0 {
+    // Versions that do not know of the sign read the number.
+    if recorded.lists_evaluations {
+        line.push(LISTS);
+    }
+    if recorded.items_per_second > 0.0 || recorded.lists_evaluations {
         line.push_str(&short(recorded.items_per_second));
     }
     line.push(';');
@@ -84,8 +102,9 @@ fn parse(line: &str, number: u32, space: &Space, full: u32) -> Option<Recorded> 
     let checked = state.starts_with(CHECKED);
     let state = state_of(state)?;
     let items_per_second = if rate.is_empty() { 0.0 } else { rate.parse().ok()? };
+    let lists_evaluations = rate.starts_with(LISTS);
     let trial = Trial { number, point: values_of, state, target, reports, values };
-    Some(Recorded { trial, checked, items_per_second })
+    Some(Recorded { trial, checked, items_per_second, lists_evaluations })
 }
 
 fn joined(texts: impl Iterator<Item = String>) -> String {
@@ -235,7 +254,8 @@ mod tests {
                 (trial.target, trial.values) = (10, vec![0.125, 1e9]);
                 trial.reports.push(Report { resource: 10, value: 0.125 });
             }
-            Recorded { trial, checked: false, items_per_second: if number == 2 { 12.5 } else { 0.0 } }
+            let items_per_second = if number == 2 { 12.5 } else { 0.0 };
+            Recorded { trial, checked: false, items_per_second, lists_evaluations: false }
         };
         let mut trials: Vec<Recorded> = (0..).zip(states).map(recorded).collect();
         trials.push(Recorded { checked: true, ..recorded((9, State::Running)) });
@@ -245,7 +265,12 @@ mod tests {
         let known: Vec<(u32, State)> = trials.iter().map(|r| (r.trial.number, r.trial.state)).collect();
         assert_eq!(super::states(&lines).collect::<Vec<_>>(), known);
         assert!(known.iter().all(|(_, state)| State::NAMES.contains(&state.name())));
-        assert_eq!(decode(&lines, &space(), 10), Some(trials));
+        assert_eq!((decode(&lines, &space(), 10), lists_evaluations(&lines)), (Some(trials.clone()), Some(false)));
+        trials.iter_mut().for_each(|recorded| recorded.lists_evaluations = true);
+        let listing = encode(&trials, &space(), 10);
+        assert!(listing[0].contains(";+0;") && listing[2].contains(";+12.5;"), "{listing:?}");
+        assert_eq!((decode(&listing, &space(), 10), lists_evaluations(&listing)), (Some(trials), Some(true)));
+        assert_eq!(lists_evaluations(&["R;;;;;1,2,0,".to_owned()]), None, "it has no value yet");
         for broken in ["", "R;3;;;", "Y;3;;;;1,2,3,", "R;3;;;;1,2", "R;x;;;;1,2,0,", "R;3;;;;1,2,9,"] {
             assert_eq!(decode(&[broken.to_owned()], &space(), 10), None, "{broken}");
         }

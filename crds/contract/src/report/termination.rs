@@ -96,6 +96,7 @@ fn bounded(launch: &LaunchResult) -> LaunchResult {
         message: truncated(&launch.message, MAX_MESSAGE).to_owned(),
         measured: launch.measured.rounded(),
         curve: launch.curve.iter().copied().filter_map(rounded).collect(),
+        evaluations: launch.evaluations.iter().map(|(amount, value)| (*amount, value.and_then(rounded))).collect(),
         checkpoint: checkpoint.filter(|checkpoint| checkpoint.name.len() <= MAX_NAME),
         best_checkpoint: launch.best_checkpoint.as_ref().and_then(short_best),
         stop_seconds: launch.stop_seconds.and_then(rounded),
@@ -124,7 +125,7 @@ fn text(launches: &[Map<String, Value>], dropped: u32) -> String {
 /// When they do not fit, first the messages are shortened (to 100 bytes, then 40, then none), then the chains (to the
 /// newest four parts, without what is quarantined), then the values that verdicts need least are omitted (the spread of
 /// step times, then what else happened on the machine, then the first validation, then of the newest the metrics other
-/// than the loss), then the loss curves and the chains, then the oldest launches.
+/// than the loss), then the loss curves, the listed evaluations and the chains, then the oldest launches.
 ///
 /// ```
 /// use pawl_contract::exit::Outcome;
@@ -167,6 +168,7 @@ pub fn fold(launches: &[LaunchResult]) -> String {
     if !fits(&text(&objects(&launches), 0)) {
         launches.iter_mut().for_each(|launch| {
             launch.curve.clear();
+            launch.evaluations.clear();
             launch.trained.clear();
         });
     }

@@ -73,3 +73,37 @@ fn the_status_shows_the_best_trial_and_how_the_others_ended() {
         assert!(text.contains(wanted), "{wanted} is missing from {text}");
     }
 }
+
+#[test]
+fn a_trial_runs_on_in_one_launch_while_it_cannot_be_stopped() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        let spec = &mut job["spec"];
+        spec["phases"] = json!([]);
+        spec["settings"]["learningRate"] = "1e-3".into();
+        spec["search"] = json!([{
+            "name": "rates", "trials": 3, "epochs": 4, "sampler": "Random", "finalists": 1,
+            "pruner": "Median", "pruning": {"first": 1, "warmup": 0, "least": 5},
+            "objectives": [{"metric": "loss", "goal": "Minimize"}],
+            "parameters": [{"name": "learningRate", "min": "1e-5", "max": "1e-1", "scale": "Log"}],
+        }]);
+        spec["train"] = json!({"items": 6400});
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
+    // Such as search-0-0bad-t1-n1-4-0badcafe.
+    let started = scene.ledger("started");
+    let words = started.iter().map(|launch| launch.split('-').collect::<Vec<_>>());
+    let trials = words.filter(|words| words.len() > 5 && words[3].starts_with('t') && words[4] != "check");
+    let launches: Vec<String> = trials.map(|words| words[3..words.len() - 1].join("-")).collect();
+    assert_eq!(
+        launches,
+        ["t0-n1", "t0-n2-4", "t1-n1-4", "t2-n1-4"],
+        "the first launch shows that evaluations are listed"
+    );
+    let status = scene.status();
+    for line in status["search"][0]["trials"].as_array().unwrap() {
+        let line = line.as_str().unwrap();
+        assert!(["C;", "1:", "2:", "3:"].iter().all(|part| line.contains(part)), "a value after each epoch: {line}");
+    }
+}

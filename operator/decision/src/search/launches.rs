@@ -1,6 +1,7 @@
-//! The launches of a search: a dry run, a trial up to its next comparison, a repetition of a trial.
+//! The launches of a search: a dry run, the next part of a trial, a repetition of a trial.
 
 use super::Open;
+use super::parts::{self, Part};
 use crate::draft::Draft;
 use crate::launch::{self, EvidenceTarget, Launch, MAX_ATTEMPT_LAUNCHES, SearchRun, Work};
 use crate::step::Next;
@@ -72,15 +73,14 @@ pub(super) fn dry_run(draft: &Draft<'_>, open: &Open) -> Work {
     open.work(stem, vec![launch])
 }
 
-/// The next launch of a running trial, up to its target. Its settings are checked first, so that what cannot fit is not
-/// trained.
+/// The next launch of a running trial, as far as [`parts`] says. Its settings are checked first, so that what cannot
+/// fit is not trained.
 pub(super) fn trial(draft: &Draft<'_>, open: &Open, recorded: &Recorded) -> Work {
     let Recorded { trial, checked, .. } = recorded;
     let search = &draft.spec.search[open.index];
     let settings = search::settings(draft.spec, &open.base, &trial.point);
     let seed = seed(draft.spec, search);
     let stem = format!("{}-t{}", open.stem(draft), trial.number);
-    let target = target(search, trial);
     let run = (open.run(SearchRun::Trial(trial.number)), 0);
     let mut launches = Vec::new();
     if trial.reports.is_empty() && !checked {
@@ -89,35 +89,24 @@ pub(super) fn trial(draft: &Draft<'_>, open: &Open, recorded: &Recorded) -> Work
         launches.push(titled(draft, (&format!("{stem}-check"), title), what, run));
     }
     let unit = if search.epochs.is_some() { "epochs" } else { "items" };
-    let mut title = open.title(draft, trial.number);
-    if search.pruner != Pruner::None {
-        title.push_str(&format!(", {target} of {} {unit}", open.stage.full));
-    }
-    let what = (LaunchKind::Search, &settings, seed, budget(search, target, open.stage.full));
-    let mut launch = titled(draft, (&format!("{stem}-n{target}"), title), what, run);
+    let part = |(first, target): (u32, u32)| {
+        let mut title = open.title(draft, trial.number);
+        if search.pruner != Pruner::None {
+            title.push_str(&format!(", {target} of {} {unit}", open.stage.full));
+        }
+        let what = (LaunchKind::Search, &settings, seed, budget(search, target, open.stage.full));
+        let reports = if first == target { format!("n{target}") } else { format!("n{first}-{target}") };
+        titled(draft, (&format!("{stem}-{reports}"), title), what, run)
+    };
+    let under_way = draft.under_way().find(|attempt| attempt.task == stem);
+    let is_under_way = |reports| under_way.is_some_and(|attempt| attempt.launches.contains(&part(reports).plan.launch));
+    let Part { first, target, evaluations } = parts::next(draft, open, recorded, is_under_way);
+    let mut launch = part((first, target));
     launch.plan.checkpoint = (search.pruner != Pruner::None).then(|| policy(draft, &stem));
+    // Not an input of the outcome: launches with and without it have the same name.
+    launch.plan.budget.evaluations = evaluations;
     launches.push(launch);
     open.work(stem, launches)
-}
-
-/// The amount of training at the end of the next launch of a trial.
-pub(super) fn target(search: &Search, trial: &Trial) -> u32 {
-    match search.pruner {
-        Pruner::Median => {
-            let done = trial.newest().map_or(0, |report| report.resource);
-            trial.target.min(done.saturating_add(search.pruning.first.max(1)))
-        }
-        Pruner::None | Pruner::ASHA | Pruner::Hyperband => trial.target,
-    }
-}
-
-/// Number of launches of a trial that is trained completely, each up to what [`target`] then is.
-pub(super) fn of_trial(search: &Search, number: u32) -> u64 {
-    let full = search::full(search);
-    match search.pruner {
-        Pruner::Median => full.div_ceil(search.pruning.first.max(1)).into(),
-        Pruner::None | Pruner::ASHA | Pruner::Hyperband => search::scheduler(search).rungs(number, full).len() as u64,
-    }
 }
 
 /// A trial that may be continued keeps a checkpoint in a directory of its own.

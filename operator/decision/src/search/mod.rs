@@ -3,7 +3,8 @@
 //! A trial is an attempt of its own, which checks the settings and then trains them. The stages are functions of the
 //! trials in the status (`pawl-search`); this module keeps the trials, launches them, and records their results:
 //!
-//! - [`stage`]: one stage, until its trials have ended; [`launches`]: the launches of a trial;
+//! - [`stage`]: one stage, until its trials have ended; [`launches`]: the launches of a trial; [`parts`]: how far each
+//!   trains it;
 //! - [`outcome`]: the result of a launch, as a trial learns it;
 //! - [`edits`]: which trials are kept when the space changes; [`late`]: trials that take too long;
 //! - [`most`]: what all of it takes at most;
@@ -18,6 +19,7 @@ mod late;
 mod launches;
 mod most;
 mod outcome;
+mod parts;
 mod progress;
 mod stage;
 

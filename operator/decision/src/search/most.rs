@@ -1,6 +1,7 @@
 //! What a search takes at most, before anything is trained.
 
-use super::launches::{fresh_seeds, of_trial, seeds};
+use super::launches::{fresh_seeds, seeds};
+use super::parts;
 use crate::judging::{Amount, counted, shown, sum, times};
 use crate::launch::{budget, with_utilization};
 use pawl_api::TrainingJob;
@@ -80,7 +81,7 @@ impl StageAmount {
     fn new(spec: &TrainingJobSpec, index: usize) -> Self {
         let search = &spec.search[index];
         let trials = u64::from(search.trials);
-        let launches = (0..search.trials).map(|number| of_trial(search, number)).sum();
+        let launches = (0..search.trials).map(|number| parts::most(spec, search, number)).sum();
         // A trial that is continued is not trained again.
         let of_trials = Amount { launches, ..times(complete(search), trials) };
         // As `finals::conclude` and `compare::begin` decide.

@@ -1,6 +1,6 @@
 //! The result of a launch of a search, as its trial learns it.
 
-use super::{Open, launches, open};
+use super::{Open, open};
 use crate::draft::Draft;
 use crate::gates::{DryRun, measured_dry_run, validated_dry_run};
 use crate::launch::{Launch, SearchRun};
@@ -9,13 +9,18 @@ use pawl_api::spec::Search;
 use pawl_api::status::Arm;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
-use pawl_contract::plan::LaunchKind;
+use pawl_contract::plan::{Budget, Evaluated, LaunchKind};
 use pawl_contract::report::LaunchResult;
-use pawl_search::history::{Cause, Report, State};
+use pawl_search::history::{Cause, Report, State, Trial};
 
 /// The objective that is the throughput of a launch, and the one that is its peak memory in bytes.
 const ITEMS_PER_SECOND: &str = "itemsPerSecond";
 const PEAK_MEMORY: &str = "peakMemoryBytes";
+
+/// Whether an objective is a measurement of a whole launch, and no metric of an evaluation.
+pub(super) fn is_of_launch(metric: &str) -> bool {
+    [ITEMS_PER_SECOND, PEAK_MEMORY].contains(&metric)
+}
 
 /// Records the result of a launch of the stage with this index.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usize, SearchRun), result: &LaunchResult) {
@@ -68,9 +73,13 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
     if recorded.trial.state != State::Running {
         return;
     }
-    let infeasible = cause(result.outcome);
+    let resource = reached(&recorded.trial, launch, result);
+    let unmeasured = between(&mut recorded.trial, listed(launch, result), resource);
+    recorded.lists_evaluations |= !listed(launch, result).is_empty();
+    let infeasible = cause(result.outcome).or(unmeasured);
     let mut missed = None;
     match (result.outcome, infeasible) {
+        (Outcome::Done, Some(cause)) => recorded.trial.state = State::Infeasible(cause),
         (_, Some(cause)) => {
             recorded.trial.state = State::Infeasible(cause);
             let message = format!("{}: {}", result.outcome, result.message);
@@ -80,10 +89,14 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
         (Outcome::Done, None) if launch.plan.kind == LaunchKind::Preflight => recorded.checked = true,
         (Outcome::Done, None) => match objectives(search, result) {
             Ok(values) => {
-                let resource = launches::target(search, &recorded.trial);
+                recorded.lists_evaluations = !listed(launch, result).is_empty();
                 recorded.items_per_second =
                     result.measured.items_per_second.and_then(Decimal::from_f64).map_or(0.0, |rate| rate.value());
-                recorded.trial.reports.push(Report { resource, value: values[0] });
+                // It resumed beyond its end if that was further when the checkpoint was written.
+                let value = listed(launch, result).iter().find(|(amount, _)| *amount == resource);
+                let value = value.and_then(|(_, value)| Decimal::from_f64((*value)?));
+                let value = value.map_or(values[0], |value| value.value());
+                recorded.trial.reports.push(Report { resource, value });
                 if resource >= full {
                     recorded.trial.values.clone_from(&values);
                     missed = validated_dry_run(&DryRun { spec: draft.spec, result });
@@ -93,7 +106,9 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
                 draft.normal(Reason::TrialDone, format!("{title}: {text}{so_far}"), None);
             }
             // A metric that is not finite is absent; one that no trial has reported does not exist.
-            Err(_) if measurable => recorded.trial.state = State::Infeasible(Cause::NonFinite),
+            Err(_) if measurable || !recorded.trial.reports.is_empty() => {
+                recorded.trial.state = State::Infeasible(Cause::NonFinite);
+            }
             Err(message) => return draft.fail(Reason::ObjectiveUnmeasured, &format!("{title}: {message}")),
         },
         _ => {
@@ -106,6 +121,31 @@ fn trial(draft: &mut Draft<'_>, mut open: Open, number: u32, launch: &Launch, re
     if let Some(problem) = missed.filter(|_| number == 0 && search.dry_run) {
         draft.fail(Reason::DryRunFailed, &format!("{title}: {problem}"));
     }
+}
+
+/// Records the values of the evaluations before the one at `end`; returns the cause if one of them has no value.
+fn between(trial: &mut Trial, listed: &[Evaluated], end: u32) -> Option<Cause> {
+    let done = trial.newest().map_or(0, |report| report.resource);
+    for &(resource, value) in listed.iter().filter(|(resource, _)| (done + 1..end).contains(resource)) {
+        let Some(value) = value.and_then(Decimal::from_f64) else { return Some(Cause::NonFinite) };
+        trial.reports.push(Report { resource, value: value.value() });
+    }
+    None
+}
+
+/// The evaluations that the result lists, if the plan asks for them.
+fn listed<'a>(launch: &Launch, result: &'a LaunchResult) -> &'a [Evaluated] {
+    if launch.plan.budget.evaluations.is_some() { &result.evaluations } else { &[] }
+}
+
+/// The amount of training at the end of a launch: that of its plan, or less if it was done where the trial is stopped.
+fn reached(trial: &Trial, launch: &Launch, result: &LaunchResult) -> u32 {
+    let Budget { items, epochs, .. } = &launch.plan.budget;
+    let planned = epochs.or(items.and_then(|items| u32::try_from(items).ok())).unwrap_or(trial.target);
+    let done = trial.newest().map_or(0, |report| report.resource);
+    let last = listed(launch, result).last().map(|(resource, _)| *resource);
+    let earlier = last.filter(|last| result.outcome == Outcome::Done && (done + 1..planned).contains(last));
+    earlier.unwrap_or(planned)
 }
 
 /// The values of the objectives, rounded as the status holds them.

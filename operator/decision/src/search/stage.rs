@@ -159,7 +159,8 @@ fn apply(open: &mut Open, actions: &[Action]) {
     for (recorded, trial) in open.recorded.iter_mut().zip(trials) {
         recorded.trial = trial;
     }
-    open.recorded.extend(new.into_iter().map(|trial| Recorded { trial, checked: false, items_per_second: 0.0 }));
+    let fresh = |trial| Recorded { trial, checked: false, items_per_second: 0.0, lists_evaluations: false };
+    open.recorded.extend(new.into_iter().map(fresh));
 }
 
 const fn reason(ending: Ending) -> Reason {

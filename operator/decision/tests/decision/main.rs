@@ -27,6 +27,7 @@ mod replay;
 mod resume;
 mod search;
 mod search_edits;
+mod search_parts;
 mod search_winner;
 mod slowdown;
 mod steady;

@@ -140,7 +140,12 @@ fn a_search_takes_what_was_said_before() {
 #[test]
 fn a_search_with_a_pruner_takes_no_more_than_was_said() {
     for (pruner, of_trials) in [("Median", 8 * 9), ("ASHA", 8 * 3)] {
-        let (plan, world) = planned(json!([stage(json!({"pruner": pruner}))]), trainer());
+        // A script need not list its evaluations.
+        let mut job = spec(json!([stage(json!({"pruner": pruner}))]));
+        job["workload"] = json!({"command": ["train"]});
+        let mut world = World::new(job, trainer());
+        world.run();
+        let plan = pawl_decision::searching(&world.job);
         let total = plan.total();
         assert_eq!(total.launches, of_trials + 6 + 6, "{pruner}");
         assert!(of_search(&world).len() as u64 <= total.launches, "{pruner}");
@@ -476,7 +481,7 @@ fn four_hundred_trials_in_three_stages_fit_into_the_status() {
         if number.is_multiple_of(3) {
             (trial.state, trial.target, trial.values) = (State::Complete, 20, vec![loss(20)]);
         }
-        Recorded { trial, checked: false, items_per_second: 1234.56 }
+        Recorded { trial, checked: false, items_per_second: 1234.56, lists_evaluations: true }
     };
     let mut world = World::new(spec(json!([])), trainer());
     world.run();

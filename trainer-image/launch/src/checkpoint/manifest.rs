@@ -35,6 +35,9 @@ pub struct Position {
     /// Validation before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_validation: Option<pawl_contract::measured::Validation>,
+    /// The newest values of the evaluations that the plan lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<pawl_contract::plan::Evaluated>,
     /// The losses by which the next ones are judged; its fields are inlined. Of a checkpoint of an earlier version, at
     /// most its first level.
     #[serde(flatten)]
@@ -53,6 +56,7 @@ impl Position {
             evaluations_since_best: 0,
             best_checkpoint: None,
             first_validation: None,
+            evaluations: Vec::new(),
             losses: SpikeWatch::default(),
         }
     }

@@ -156,3 +156,28 @@ fn training_stops_early_by_the_metric_that_the_plan_names() {
     assert_eq!(stop("Larger").measured.items, 60, "nothing gets better after the first evaluation");
     assert!(stop("Smaller").measured.items > 60);
 }
+
+#[test]
+fn a_trial_in_one_launch_lists_the_values_of_launches_one_after_another() {
+    let search = |items: u64, bounds: Value| {
+        let evaluations = json!({"every": 6, "metric": "nrmse", "better": "Smaller", "bounds": bounds});
+        let budget = json!({"items": items, "horizonItems": 22, "evaluations": evaluations});
+        json!({"kind": "Search", "budget": budget, "checkpoint": saving()})
+    };
+    let apart = tempfile::tempdir().unwrap();
+    let reports = [6, 12, 18, 22].map(|items| launch(apart.path(), search(items, json!([]))));
+    let together = tempfile::tempdir().unwrap();
+    let whole = launch(together.path(), search(22, json!([])));
+    assert_eq!(whole.evaluations.iter().map(|(items, _)| *items).collect::<Vec<_>>(), [6, 12, 18, 22]);
+    for (report, (items, value)) in reports.iter().zip(&whole.evaluations) {
+        let alone = report.measured.metric("nrmse").copied().unwrap();
+        assert!((value.unwrap() / alone - 1.0).abs() < 1e-5, "after {items}: {value:?} instead of {alone}");
+    }
+    assert_eq!(reports[3].evaluations.len(), 4, "the checkpoint has those before it");
+
+    // An error is above zero: the trial is stopped at the first bound.
+    let stopped = tempfile::tempdir().unwrap();
+    let report = launch(stopped.path(), search(22, json!([[12, 0.0], [18, 0.0]])));
+    assert_eq!((report.outcome, report.measured.items, report.evaluations.len()), (Outcome::Done, 12, 2));
+    assert_eq!(report.last_checkpoint.unwrap().items, 12);
+}
