@@ -13,6 +13,7 @@ use crate::script::{Asked, Fence, Followed, Kubeflow, Resume, Script, Sightings,
 use crate::spawn::Nursery;
 use crate::survivors;
 use crate::torchrun;
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::env;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::Patterns;
@@ -568,9 +569,10 @@ fn without_input(
 }
 
 /// Whether no launch of the job has run before this one, other than checks of settings, which are the first attempt.
+/// Later attempts check settings, too, when other nodes have run launches.
 fn is_first(plan: &AttemptPlan, launch: &LaunchPlan) -> bool {
-    let number = plan.attempt.rsplit_once('-').and_then(|(_, number)| number.parse::<u32>().ok());
+    let is_early = AttemptName::parse(&plan.attempt).is_some_and(|attempt| attempt.number <= 2);
     let leads = plan.launches.first().is_some_and(|first| first.launch == launch.launch);
     let resumes = launch.checkpoint.as_ref().is_some_and(|policy| policy.known().is_some());
-    launch.kind == LaunchKind::Preflight || leads && !resumes && number.is_some_and(|number| number <= 2)
+    is_early && (launch.kind == LaunchKind::Preflight || leads && !resumes)
 }

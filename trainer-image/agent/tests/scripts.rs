@@ -250,23 +250,29 @@ async fn every_rank_has_the_environment_of_torchrun_and_of_its_placeholders() {
 #[tokio::test]
 async fn a_path_of_the_command_that_does_not_exist_is_not_tried_again() {
     let dir = tempdir().unwrap();
-    let ended = async |attempt: &str, monitor: Option<Monitor>| {
+    let ended = async |attempt: &str, kind, monitor: Option<Monitor>| {
         let mut plan = plan(1, 1, &["l"], r#"cat "$1"; exit 1"#);
         plan.command.extend(["train", "/none/data/train.bin"].map(str::to_owned));
         plan.attempt = attempt.to_owned();
         plan.launches[0].attempt = attempt.to_owned();
-        let place = dir.path().join(format!("{attempt}-{}", monitor.is_some()));
+        plan.launches[0].kind = kind;
+        let place = dir.path().join(format!("{attempt}-{kind:?}-{}", monitor.is_some()));
         plan.script.monitor = monitor;
         let result = run_alone(&place, &plan).await;
         (result.launches[0].outcome, result.launches[0].message.clone())
     };
     let monitor = Monitor { training: Some(r"step (?<step>\d+)".to_owned()), ..Monitor::default() };
-    for monitor in [None, Some(monitor)] {
-        let (outcome, message) = ended("job-2", monitor.clone()).await;
+    for (monitor, kind) in [
+        (None, LaunchKind::Measure),
+        (Some(monitor), LaunchKind::Measure),
+        // Only a script that is not followed knows preflights.
+        (None, LaunchKind::Preflight),
+    ] {
+        let (outcome, message) = ended("job-2", kind, monitor.clone()).await;
         assert_eq!(outcome, Outcome::InvalidPlan, "{message}");
         assert!(message.contains("/none/data/train.bin does not exist on this node: correct it"), "{message}");
-        // Launches have run before: another node may have it.
-        assert_eq!(ended("job-5", monitor).await.0, Outcome::Failed);
+        // Launches have run before: another node may have it. The settings of later phases are checked then.
+        assert_eq!(ended("job-5", kind, monitor).await.0, Outcome::Failed, "{kind:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::world::{World, done, ended, factors, fuse};
 use pawl_api::status::{PhaseState, Stage};
+use pawl_contract::attempt::AttemptName;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchKind;
 use serde_json::json;
@@ -28,6 +29,19 @@ fn the_plan_is_refused_by_name() {
     world.edit(|spec| spec["phases"] = json!([]));
     world.run();
     assert_eq!(world.status.stage, Stage::Complete);
+}
+
+/// The agent takes the first two attempts for those before which no launch of the job has run.
+#[test]
+fn the_first_attempt_checks_settings_and_the_second_one_is_the_first_that_measures() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.run();
+    let of = |number: u32| {
+        let launches = world.ran.iter().filter(move |launch| AttemptName::number_of(&launch.attempt) == number);
+        launches.map(|launch| launch.kind).collect::<Vec<_>>()
+    };
+    assert!(!of(1).is_empty() && of(1).iter().all(|kind| *kind == LaunchKind::Preflight), "{:?}", of(1));
+    assert_eq!(of(2).first(), Some(&LaunchKind::Measure));
 }
 
 /// A job whose baseline or phases the trainer refuses: `wrong` says why, by a part of the settings.
