@@ -176,7 +176,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `env [-i] [-u NAME] [NAME=VALUE]... COMMAND`.
+    /// `env [-u NAME] [NAME=VALUE]... COMMAND`.
     fn env(&mut self) -> Result<(), String> {
         if !self.start.program.own.is_empty() {
             return Err("env: write it before everything else: env NAME=VALUE uv run python SCRIPT".to_owned());
@@ -191,13 +191,15 @@ impl Reader<'_> {
             } else if ["-u", "--unset"].contains(&word.as_str()) {
                 let option = [self.skip(), self.skip()];
                 self.start.env.extend(option);
-            } else if ["-i", "-", "--ignore-environment"].contains(&word.as_str()) || word.starts_with("--unset=") {
+            } else if word.starts_with("--unset=") {
                 self.skip();
                 self.start.env.push(word);
-            } else if word.starts_with('-') {
+            } else if ["-i", "-", "--ignore-environment"].contains(&word.as_str()) {
                 return Err(format!(
-                    "env {word}: only -i and -u are known here: change the directory before `pawl tune`"
+                    "env {word}: launches have variables that the script needs: remove others by -u NAME instead"
                 ));
+            } else if word.starts_with('-') {
+                return Err(format!("env {word}: only -u is known here: change the directory before `pawl tune`"));
             } else {
                 return self.program();
             }
@@ -227,32 +229,67 @@ impl Reader<'_> {
     fn launcher(&mut self, launcher: Launcher) -> Result<(), String> {
         self.take();
         self.start.launcher = Some(launcher);
-        self.start.workers = launcher.workers();
         self.start.program.options = Some((self.start.program.launch.len(), self.start.program.own.len()));
-        let mut is_module = false;
+        let (mut is_module, mut workers, mut config) = (false, None, None);
         loop {
             let word = self.peek().to_owned();
             let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
             let option = plain(name);
+            let is_last = option == "--no-python" || !option.starts_with('-');
+            if is_last {
+                self.start.workers = match workers {
+                    Some(workers) => workers,
+                    None if launcher == Launcher::Accelerate => self.accelerated(config.as_deref())?,
+                    None => launcher.workers(),
+                };
+            }
             match option.as_str() {
                 "-m" | "--module" => is_module = true,
                 "--no-python" => {
                     self.take();
                     return self.program();
                 }
-                "--multi-gpu" => self.start.workers = Workers::OnePerGpu,
-                _ if !option.starts_with('-') && is_module => return self.module(),
-                _ if !option.starts_with('-') => return self.script(),
+                _ if is_last && is_module => return self.module(),
+                _ if is_last => return self.script(),
                 _ => {}
             }
             self.take();
             let follows =
                 value.is_none() && !launcher.is_switch(&option) && !["-m", "--module"].contains(&option.as_str());
             let value = if follows { Some(self.take()) } else { value.map(str::to_owned) };
-            let workers = value.and_then(|value| launchers::workers(&option, &value));
-            self.start.workers = workers.unwrap_or(self.start.workers);
+            workers = value.as_deref().and_then(|value| launchers::workers(&option, value)).or(workers);
+            config = value.filter(|_| option == "--config-file").or(config);
             self.start.program.given.insert(option);
         }
+    }
+
+    /// How many processes `accelerate launch` starts without an option for their number: as many as the configuration
+    /// says that is given, or the one that `accelerate config` has written; without one, one for each GPU.
+    fn accelerated(&self, config: Option<&str>) -> Result<Workers, String> {
+        let Some(path) = config.map(|path| self.here.join(path)).or_else(|| self.default_config()) else {
+            let is_cpu = self.start.program.given.contains("--cpu");
+            return Ok(if is_cpu { Workers::These(1) } else { Launcher::Accelerate.workers() });
+        };
+        let named = path.display();
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("--config_file {named}: {error}"))?;
+        let count = launchers::configured(&text).ok_or_else(|| {
+            format!("{named}: there is no num_processes: give accelerate launch --num_processes, the number of GPUs")
+        })?;
+        Ok(Workers::These(count))
+    }
+
+    /// What `accelerate config` has written.
+    fn default_config(&self) -> Option<PathBuf> {
+        let set = |name: &str| self.start.variables.iter().rev().find(|(known, _)| known == name);
+        let variable = |name: &str| {
+            let value = set(name).map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok());
+            value.filter(|value| !value.is_empty()).map(PathBuf::from)
+        };
+        let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        let home = variable("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))?;
+        let folder = self.here.join(home).join("accelerate");
+        let mut files = ["yaml", "json"].into_iter().map(|end| folder.join(format!("default_config.{end}")));
+        files.find(|path| path.is_file())
     }
 
     /// `uv run [OPTIONS] COMMAND`, `conda run -n NAME COMMAND`.

@@ -31,11 +31,11 @@ impl Launcher {
         }
     }
 
-    /// Without an option for their number.
+    /// Without an option for their number, and without a configuration.
     pub const fn workers(self) -> Workers {
         match self {
-            Self::Torchrun | Self::Accelerate => Workers::These(1),
-            Self::Deepspeed => Workers::OnePerGpu,
+            Self::Torchrun => Workers::These(1),
+            Self::Accelerate | Self::Deepspeed => Workers::OnePerGpu,
         }
     }
 
@@ -65,9 +65,15 @@ impl Launcher {
                 "--quiet",
                 "-q",
             ],
-            Self::Deepspeed => {
-                &["--force-multi", "--no-local-rank", "--no-ssh-check", "--no-ssh", "--elastic-training"]
-            }
+            Self::Deepspeed => &[
+                "--force-multi",
+                "--no-local-rank",
+                "--no-ssh-check",
+                "--no-ssh",
+                "--elastic-training",
+                "--save-pid",
+                "--bind-cores-to-rank",
+            ],
         };
         switches.contains(&option)
     }
@@ -81,6 +87,16 @@ pub fn workers(option: &str, value: &str) -> Option<Workers> {
         }
         _ => None,
     }
+}
+
+/// The number of processes in a configuration of Accelerate, which is YAML or JSON with a name in each line.
+pub fn configured(text: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let is_number = name.trim_matches([' ', '"', '\'']) == "num_processes";
+        let value = value.split('#').next().unwrap_or_default().trim_matches([' ', ',', '"', '\'']);
+        value.parse().ok().filter(|_| is_number)
+    })
 }
 
 /// The options of a runner of commands in an environment that take a value; `None`: it is none.

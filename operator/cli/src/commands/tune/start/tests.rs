@@ -17,6 +17,9 @@ fn scene() -> TempDir {
         ("closed.sh", "exec python3 -u train.py --epochs 3\n"),
         ("note.ipynb", "{}"),
         ("outer.sh", "sh train.sh \"$@\"\n"),
+        ("eight.yaml", "distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 8 # GPUs\n"),
+        ("none.yaml", "distributed_type: MULTI_GPU\n"),
+        ("hf/accelerate/default_config.json", "{\n  \"num_machines\": 1,\n  \"num_processes\": 4,\n}"),
     ] {
         let path = dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -49,7 +52,13 @@ fn read(dir: &TempDir, line: &str) -> Result<Start, String> {
     "",
     Some(2)
 )]
-#[case::deepspeed("deepspeed --num_gpus 2 --no_local_rank --module pkg.train --lr 1", "pkg/train.py", "", Some(2))]
+#[case::accelerate_config("accelerate launch --config_file eight.yaml train.py --lr 1", "train.py", "", Some(8))]
+#[case::deepspeed(
+    "deepspeed --save_pid --bind_cores_to_rank --num_gpus 2 --no_local_rank --module pkg.train --lr 1",
+    "pkg/train.py",
+    "",
+    Some(2)
+)]
 #[case::no_python("torchrun --no-python python3 train.py --lr 1", "train.py", "", Some(1))]
 #[case::uv("uv run --with torch python train.py --lr 1", "train.py", "", None)]
 #[case::uv_script("uv run train.py --lr 1", "train.py", "", None)]
@@ -69,6 +78,18 @@ fn the_script_behind_its_launcher_is_found(
     let found = start.launcher.map(|_| start.workers);
     assert_eq!(found, workers.map(Workers::These));
     assert!(start.notes.is_empty() && start.wrapper.is_none(), "{start:?}");
+}
+
+/// Without a configuration there is one process for each GPU, whatever the machine has.
+#[rstest]
+#[case("env HF_HOME=none accelerate launch train.py", Workers::OnePerGpu)]
+#[case("env HF_HOME=none accelerate launch --multi_gpu --mixed_precision bf16 train.py", Workers::OnePerGpu)]
+#[case("env HF_HOME=none accelerate launch --cpu train.py", Workers::These(1))]
+#[case("env HF_HOME=hf accelerate launch train.py", Workers::These(4))]
+#[case("env HF_HOME=hf accelerate launch --num_processes 2 --multi_gpu train.py", Workers::These(2))]
+fn accelerate_starts_as_many_processes_as_its_configuration_says(#[case] line: &str, #[case] workers: Workers) {
+    let start = read(&scene(), line).unwrap();
+    assert_eq!((start.launcher, start.workers), (Some(Launcher::Accelerate), workers));
 }
 
 #[test]
@@ -118,6 +139,8 @@ fn output_that_conda_keeps_is_shown() {
 #[case::notebook("python note.ipynb", "jupyter nbconvert --to script note.ipynb")]
 #[case::two_shells("sh outer.sh", "none of its commands starts a script")]
 #[case::change("env -C pkg python train.py", "change the directory before `pawl tune`")]
+#[case::cleared("env -i A=1 python train.py", "env -i: launches have variables that the script needs")]
+#[case::uncounted("accelerate launch --config_file none.yaml train.py", "give accelerate launch --num_processes")]
 #[case::late_env("uv run env A=1 python train.py", "write it before everything else")]
 fn what_cannot_be_read_is_told_with_a_remedy(#[case] line: &str, #[case] part: &str) {
     let error = read(&scene(), line).unwrap_err();
