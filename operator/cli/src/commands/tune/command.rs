@@ -358,7 +358,7 @@ fn is_passed(word: &Word) -> bool {
 /// Whether a shell script passes a word on to the script that it starts.
 fn is_passed_on(word: &Word, wrapper: &Wrapper) -> bool {
     match word.passed().filter(|passed| passed.style == Style::Variable) {
-        Some(variable) => !wrapper.set.contains(&variable.name),
+        Some(variable) => !wrapper.reads_file && !wrapper.set.contains(&variable.name),
         None => wrapper.passes,
     }
 }

@@ -59,6 +59,8 @@ pub struct Wrapper {
     pub passes: bool,
     /// Variables whose values it sets.
     pub set: BTreeSet<String>,
+    /// Whether it reads another file, which may set any variable.
+    pub reads_file: bool,
 }
 
 impl Start {
@@ -438,7 +440,11 @@ impl Reader<'_> {
             ));
         }
         (self.start.script, self.start.launcher, self.start.workers) = (inner.script, inner.launcher, inner.workers);
-        self.start.wrapper = Some(Wrapper { path, arguments, passes, set });
+        let reads_file = lines.iter().any(wrapper::Line::reads_file);
+        if reads_file {
+            self.start.notes.push(format!("{named} reads another file, which may set variables: none of them is varied"));
+        }
+        self.start.wrapper = Some(Wrapper { path, arguments, passes, set, reads_file });
         Ok(())
     }
 }

@@ -195,7 +195,8 @@ fn the_changed_command_differs_from_the_users_in_what_was_accepted() {
 fn started(line: &str, source: &str, gpus: u32) -> Tuned {
     let directory = tempfile::tempdir().unwrap();
     let shell = "export NUM_WORKERS=2\nexec python3 train.py -b 16 \"$@\"\n";
-    for (name, text) in [("train.py", source), ("train.sh", shell), ("closed.sh", "python3 train.py -b 16\n")] {
+    let (closed, reads) = ("python3 train.py -b 16\n", "source env.sh\npython3 train.py -b 16 \"$@\"\n");
+    for (name, text) in [("train.py", source), ("train.sh", shell), ("closed.sh", closed), ("reads.sh", reads)] {
         std::fs::write(directory.path().join(name), text).unwrap();
     }
     let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -284,4 +285,7 @@ fn a_shell_script_passes_on_what_launches_vary() {
             .ends_with("$(settings.loaderWorkers:+NUM_WORKERS=$(settings.loaderWorkers)) sh closed.sh")
     );
     assert_eq!(closed.notes.len(), 1);
+    let reads = started("sh reads.sh", source, 0);
+    assert!(!reads.launch().join(" ").contains("NUM_WORKERS"), "what it reads may set the variable");
+    assert!(reads.notes[0].contains("reads another file"), "{:?}", reads.notes);
 }

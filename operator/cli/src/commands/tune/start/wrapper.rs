@@ -12,6 +12,21 @@ pub struct Line {
     pub passes: bool,
 }
 
+/// Words before a command.
+const BEFORE: [&str; 8] = ["exec", "nohup", "time", "then", "else", "do", "if", "{"];
+/// Builtins that set variables.
+const SETTERS: [&str; 5] = ["export", "declare", "typeset", "readonly", "local"];
+/// Files that are read for an environment, and set nothing of a training script.
+const ENVIRONMENTS: [&str; 2] = ["activate", "conda.sh"];
+
+impl Line {
+    /// Whether it reads another file in this shell, which may set any variable.
+    pub fn reads_file(&self) -> bool {
+        let [command, file, ..] = &self.words[..] else { return false };
+        [".", "source"].contains(&command.as_str()) && !ENVIRONMENTS.iter().any(|known| file.ends_with(known))
+    }
+}
+
 /// The commands of a shell script, and the variables to which it gives values of its own.
 pub fn read(text: &str) -> (Vec<Line>, BTreeSet<String>) {
     let mut set = BTreeSet::new();
@@ -22,20 +37,31 @@ pub fn read(text: &str) -> (Vec<Line>, BTreeSet<String>) {
 
 fn command(words: Vec<String>, set: &mut BTreeSet<String>) -> Line {
     let mut line = Line::default();
+    let mut sets = false;
     for word in words {
         let is_first = line.words.is_empty();
         if let Some((name, value)) = assignment(&word).filter(|_| is_first) {
-            // `BATCH_SIZE=${BATCH_SIZE:-32}` keeps the value that is given.
-            if !value.contains(&format!("${{{name}")) && value != format!("${name}") {
+            if !keeps(name, value) {
                 set.insert(name.to_owned());
             }
+        } else if sets {
+            // Its options, and names without a value.
         } else if ["$@", "$*", "${@", "${*"].iter().any(|all| word.starts_with(all)) {
             line.passes = true;
-        } else if !is_first || !["export", "exec", "nohup", "time"].contains(&word.as_str()) {
+        } else if is_first && SETTERS.contains(&word.as_str()) {
+            sets = true;
+        } else if !is_first || !BEFORE.contains(&word.as_str()) {
             line.words.push(word);
         }
     }
     line
+}
+
+/// Whether a variable that gets this value keeps the one that it was given, as in `BATCH_SIZE=${BATCH_SIZE:-32}`.
+fn keeps(name: &str, value: &str) -> bool {
+    let open = format!("${{{name}");
+    let mut named = value.match_indices(&open).map(|(at, _)| &value[at + open.len()..]);
+    named.any(|rest| rest.starts_with(['}', ':', '-', '=', '+'])) || value == format!("${name}")
 }
 
 /// The name and the value of `NAME=VALUE`.
@@ -94,6 +120,7 @@ fn without_redirections(words: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
 
     #[test]
     fn the_commands_of_a_shell_script_are_read() {
@@ -104,5 +131,26 @@ mod tests {
         assert_eq!(words, ["set|-eu", "", "cd|src", "python3|-u|train.py|--name|a b"]);
         assert_eq!(commands.iter().map(|line| line.passes).collect::<Vec<_>>(), [false, false, false, true]);
         assert_eq!(set.into_iter().collect::<Vec<_>>(), ["BATCH", "LR"]);
+    }
+
+    /// A variable that the shell script gives another value would not be varied by launches.
+    #[rstest]
+    #[case::prefix("BATCH=${BATCH_SIZE:-32}", "BATCH")]
+    #[case::declared("declare -x LR=0.1 EPOCHS", "LR")]
+    #[case::typed("typeset -ix A=1; readonly B=2", "A B")]
+    #[case::branch("if [ -n \"$X\" ]; then export LR=0.1; fi", "LR")]
+    #[case::kept("A=${A} B=${B-1} C=${C:=1} D=$D E=${E:-${X}}", "")]
+    #[case::cut("A=${A%.py}", "A")]
+    fn variables_that_are_overridden_are_known(#[case] text: &str, #[case] expected: &str) {
+        let (_, set) = read(text);
+        assert_eq!(set.into_iter().collect::<Vec<_>>().join(" "), expected);
+    }
+
+    #[test]
+    fn a_file_that_is_read_may_set_any_variable() {
+        let reads = |text: &str| read(text).0.iter().any(Line::reads_file);
+        assert!(reads("set -a; source env.sh; set +a") && reads("test -f .env && . .env"));
+        assert!(!reads("source .venv/bin/activate") && !reads(". /opt/conda/etc/profile.d/conda.sh"));
+        assert!(!reads("python train.py . env.sh"));
     }
 }
