@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 /// A command as one text, in which `***` stands for the values of options and variables with the name of a secret: one
-/// of whose words is a token, a password, a secret, or a key of those that are secret. That holds in a shell's script,
-/// too. References to variables stay, and so do tokens of a text, such as their number.
+/// of whose words is a token, a password, a secret or a key. That holds in a shell's script, too. References to
+/// variables stay, and so do tokens of a text, such as their number, and keys of data, such as that of the labels.
 ///
 /// ```
 /// use pawl_contract::provenance::redacted;
@@ -59,12 +59,19 @@ fn is_secret_option(word: &str) -> bool {
 
 /// Endings of the words that name a secret, whatever is before them, as in `PGPASSWORD`.
 const SECRETS: [&str; 6] = ["password", "passwords", "passwd", "passphrase", "secret", "secrets"];
-/// What makes a key secret, as in `api-key` and `apikey`.
-const KEYS: &str = "access account api auth comet encryption hf license neptune openai private secret signing ssh \
-                    storage wandb";
+/// What stands before `key` in a setting about data or a model, and what stands behind it: other keys are secret.
+const OF_DATA: [&str; 2] = [
+    "column dict dim feature field foreign group image index input join label loss max metric min monitor num output \
+     partition primary query score sort target text",
+    "bias dim dims heads len length norm padding proj size",
+];
+/// Words that end in `key`, and are none.
+const NO_KEYS: &str = "donkey hockey hotkey jockey monkey turkey whiskey";
 /// What stands before `token` in a setting about the tokens of a text, and what stands behind it.
 const OF_A_TEXT: [&str; 2] =
-    ["bos cls eos mask max min num pad per sep special unk", "budget count dim dropout id ids len length level type"];
+    ["bos cls eos mask max min num pad per sep special unk", "budget count dim dropout id ids len length level per type"];
+/// What stands before `tokens` besides, where they are counted.
+const COUNTED: &str = "batch eval new seq stop target total train warmup";
 
 /// Where the first name ends that says that its value may be secret.
 fn secret_name(word: &str) -> Option<usize> {
@@ -83,12 +90,15 @@ fn is_secret(name: &str) -> bool {
     words.iter().enumerate().any(|(place, word)| {
         let before = place.checked_sub(1).map_or("", |before| &words[before]);
         let after = words.get(place + 1).map_or("", String::as_str);
-        let is_key = ["key", "keys"].iter().filter_map(|key| word.strip_suffix(key)).any(|prefix| match prefix {
-            "" => words.len() == 1 || listed(KEYS, before),
-            prefix => listed(KEYS, prefix),
+        // As in `HF_TOKEN2`.
+        let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        let is_key = ["key", "keys"].iter().filter_map(|key| word.strip_suffix(key)).any(|prefix| {
+            let of = if prefix.is_empty() { before } else { prefix };
+            !listed(OF_DATA[0], of) && !listed(OF_DATA[1], after) && !listed(NO_KEYS, word)
         });
         let of_a_text = listed(OF_A_TEXT[0], before) || listed(OF_A_TEXT[1], after);
-        let is_token = word.ends_with("token") && !of_a_text || word == "tokens" && listed(KEYS, before);
+        let is_counted = of_a_text || listed(COUNTED, before);
+        let is_token = word.ends_with("token") && !of_a_text || word.ends_with("tokens") && !is_counted;
         is_key || is_token || SECRETS.iter().any(|secret| word.ends_with(secret))
     })
 }
@@ -134,13 +144,16 @@ mod tests {
     #[test]
     fn names_of_secrets_are_known_by_their_words() {
         let secret = "--token --hf_token HF_TOKEN hfToken --id-token --access-tokens GITHUB_TOKEN_PROD --key --api-key \
-                      --apikey WANDB_API_KEY AWS_SECRET_ACCESS_KEY PGPASSWORD --db.password client-secret --ssh-keys";
+                      --apikey WANDB_API_KEY AWS_SECRET_ACCESS_KEY PGPASSWORD --db.password client-secret --ssh-keys \
+                      --aws-key --s3-key ANTHROPIC_KEY --master-key HF_TOKEN2 --password2 --tokens --key1 --hf-tokens \
+                      --wandbkey --data-key";
         for name in secret.split(' ') {
             assert!(is_secret(name), "{name}");
         }
         let shown = "--max-tokens --tokenizer --max_new_tokens maxTokens data.tokenizer --tokens-per-batch \
                      --pad-token-id --eos-token --token-dropout --keyframe --sort-key --key-dim --num-keys --monkey \
-                     --secretary --lr train";
+                     --secretary --lr train --monitor-key --primary_key labelKey --image-key text.key \
+                     --num_key_value_heads --train-tokens --total_tokens --sortkey";
         for name in shown.split(' ') {
             assert!(!is_secret(name), "{name}");
         }
