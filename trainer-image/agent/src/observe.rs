@@ -4,7 +4,7 @@ use crate::exits::Exit;
 use crate::oom::OomCounter;
 use crate::orphans::{self, Running};
 use crate::processes::{MachineTicks, Ticks, descendants, ticks_of};
-use crate::script::failure;
+use crate::script::{failure, quiet};
 use crate::spawn::Nursery;
 use crate::survivors;
 use parking_lot::Mutex;
@@ -68,8 +68,8 @@ pub struct Usage {
 }
 
 /// Runs `command` for at most `limit`, or until `stopped`, in the present directory, and ends it then with all
-/// processes that it has started: SIGTERM, and SIGKILL a little later. Call [`crate::adopt_orphans`] before. `dir` is a
-/// directory for its lock.
+/// processes that it has started: SIGTERM, and SIGKILL a little later. Experiment trackers are off, as in launches that
+/// measure. Call [`crate::adopt_orphans`] before. `dir` is a directory for its lock.
 ///
 /// # Errors
 /// When the command cannot be started, or does not end.
@@ -83,6 +83,7 @@ pub async fn observe(
     survivors::end_in(dir, Instant::now() + DEATH)?;
     let lock = survivors::lock(&dir.join("rank-0.lock"))?;
     let (output, writer) = io::pipe()?;
+    quiet(&mut command);
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let _running = Running::new();
     let oom = OomCounter::find();
@@ -204,7 +205,7 @@ mod tests {
             return true;
         }
         let mut own = std::process::Command::new(std::env::current_exe().unwrap());
-        own.args(["--exact", &format!("observe::tests::{name}")]).env(ALONE, "1");
+        own.args(["--exact", &format!("observe::tests::{name}")]).env(ALONE, "1").env_remove("WANDB_MODE");
         assert!(own.status().unwrap().success());
         false
     }
@@ -214,7 +215,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", script]).env("DIR", dir.path());
+        command.args(["-c", script]).env("DIR", dir.path()).env("MLFLOW_TRACKING_URI", "http://server");
         runtime.block_on(observe(command, &dir.path().join("observed"), limit, std::future::pending())).unwrap()
     }
 
@@ -226,6 +227,18 @@ mod tests {
         let Observed { lines, exit, .. } = observed(r"printf 'a\n1/2\r2/2\r\n'; echo b >&2; printf c; exit 3", DEATH);
         let texts: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!((texts, exit.and_then(|exit| exit.code())), (vec!["a", "1/2", "2/2", "b", "c"], Some(3)));
+    }
+
+    #[test]
+    fn an_observed_command_logs_to_no_tracker() {
+        if !alone("an_observed_command_logs_to_no_tracker") {
+            return;
+        }
+        let variables = "$WANDB_MODE ${MLFLOW_TRACKING_URI-none}";
+        let script = format!("export MLFLOW_TRACKING_URI=http://tracker; echo {variables}");
+        assert_eq!(observed(&format!("echo {variables}"), DEATH).lines[0].1, "disabled none");
+        // What the command itself sets, nothing removes.
+        assert_eq!(observed(&script, DEATH).lines[0].1, "disabled http://tracker");
     }
 
     #[test]

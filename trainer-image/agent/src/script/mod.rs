@@ -22,6 +22,7 @@ pub(crate) use followed::{Asked, Followed, Tap, failure};
 pub(crate) use kubeflow::Kubeflow;
 use meter::Standing;
 pub(crate) use meter::{Expected, Verdict};
+pub(crate) use trackers::quiet;
 
 use crate::node::{Node, checkpoints};
 use crate::storage::{self, directory};

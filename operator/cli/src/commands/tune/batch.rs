@@ -2,8 +2,10 @@
 
 use super::command::{BATCH, Tuned};
 use crate::commands::init::phases::ACCUMULATION;
+use crate::commands::init::words;
 use pawl_contract::exit::Outcome;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::Duration;
 
 /// Time of the search, as a part of the budget.
@@ -127,6 +129,11 @@ impl Search {
         }
     }
 
+    /// Ends the search, for this reason.
+    pub const fn end(&mut self, why: &'static str) {
+        self.ended = Some(why);
+    }
+
     /// What was found.
     pub fn found(&self) -> Larger {
         let [baseline, largest] = [0, self.fits].map(|at| self.choices[at]);
@@ -151,16 +158,18 @@ impl Search {
 }
 
 impl Tuned {
-    /// The command of the user with another batch: what differs from it is as in a launch.
-    pub fn with_batch(&self, choice: Choice) -> Vec<String> {
-        let number = |setting: Option<&str>| match setting {
-            Some(BATCH) => Some(choice.batch),
-            Some(ACCUMULATION) if choice.accumulation != self.accumulation() => Some(choice.accumulation),
+    /// The command of the user with another batch, and with its checkpoints in this directory: what differs from it is
+    /// as in a launch.
+    pub fn with_batch(&self, choice: Choice, checkpoints: &Path) -> Vec<String> {
+        let given = |value: &words::Value| match value.setting() {
+            Some(BATCH) => Some(choice.batch.to_string()),
+            Some(ACCUMULATION) if choice.accumulation != self.accumulation() => Some(choice.accumulation.to_string()),
+            None if *value == words::Value::Checkpoints => Some(checkpoints.display().to_string()),
             _ => None,
         };
         let words = self.pieces.iter().flat_map(|piece| {
-            let varied = piece.passed().find_map(|passed| Some((passed, number(passed.value.setting())?)));
-            varied.map_or_else(|| piece.own.clone(), |(passed, number)| vec![format!("{}={number}", passed.name)])
+            let varied = piece.passed().find_map(|passed| Some((passed, given(&passed.value)?)));
+            varied.map_or_else(|| piece.own.clone(), |(passed, value)| vec![format!("{}={value}", passed.name)])
         });
         let words: Vec<String> = words.collect();
         // Variables come before the program.
@@ -219,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_takes_no_step_or_fails_otherwise_ends_the_search() {
+    fn a_launch_without_a_step_or_memory_and_another_failure_end_the_search() {
         let mut search = Search::new((16, 1), &MULTIPLES, Duration::from_secs(3600));
         search.note(1, Fate::Unknown, Duration::ZERO);
         assert_eq!(search.next(|_| Duration::ZERO), None);
@@ -227,5 +236,9 @@ mod tests {
         let mut search = Search::new((16, 1), &MULTIPLES, Duration::from_secs(3600));
         search.note(1, Fate::Fails(Outcome::Failed, "ValueError: 20 items".to_owned()), Duration::ZERO);
         assert_eq!(search.found().ground, "16 fits, 32 does not: ValueError: 20 items");
+        let mut search = Search::new((16, 1), &MULTIPLES, Duration::from_secs(3600));
+        search.end("no memory is left");
+        assert_eq!(search.next(|_| Duration::ZERO), None);
+        assert_eq!(search.found().ground, "16 fits, no memory is left");
     }
 }

@@ -2,20 +2,24 @@
 
 use super::batch::{Choice, Fate, Larger, Search};
 use super::command::BATCH;
+use super::lines::Line;
 use super::proposal::{self, Script};
 use super::{Refusal, Request, say};
 use crate::exit;
 use pawl_agent::Observed;
 use pawl_contract::exit::Outcome;
 use pawl_contract::log::{Patterns, Reading};
-use pawl_contract::script::MonitorSource;
+use pawl_contract::script::{Monitor, MonitorSource};
 use pawl_local::interrupt::{Interrupts, Signal};
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// Part of the machine's memory that is left to other programs.
 const LEFT: u64 = 20;
 /// Interval of looks at the memory.
 const LOOK: Duration = Duration::from_millis(100);
+/// Why nothing is tried beside programs that take the memory.
+const SCARCE: &str = "more was not tried: other programs leave less than 5 % of the machine's memory";
 /// How much longer than expected a launch may take until its second line.
 const PATIENCE: f64 = 1.5;
 
@@ -36,11 +40,21 @@ pub fn larger(
         let steps = (2 * pace.every.max(1) + 1) as f64 * pace.step * items(choice) / baseline;
         Duration::from_secs_f64((pace.start + steps) * PATIENCE + 1.0)
     };
+    // A script may refuse a directory that is not empty, and checkpoints are large.
+    let checkpoints = request.here.join(request.state.root()).join("observed/checkpoints");
+    let clear = || drop(fs::remove_dir_all(&checkpoints));
     while let Some((at, limit)) = search.next(limit) {
-        let words = script.tuned.with_batch(search.choice(at));
+        if is_scarce(&meminfo()) {
+            search.end(SCARCE);
+            break;
+        }
+        let words = script.tuned.with_batch(search.choice(at), &checkpoints);
         say(request.arguments, &format!("trying whether it fits: {}\n", super::shell(&words)));
+        clear();
         let began = Instant::now();
-        match launched(request, script, &words, limit)? {
+        let launched = launched(request, script, &words, limit);
+        clear();
+        match launched? {
             Ok(fate) => search.note(at, fate, began.elapsed()),
             Err(signal) => return Ok(Err(signal)),
         }
@@ -83,23 +97,37 @@ fn launched(
     if let Some((outcome, line)) = failure {
         return Ok(Ok(Fate::Fails(outcome, line)));
     }
-    let monitor = &script.findings.monitor;
+    fate(&script.findings.monitor, &lines, exit.is_some()).map(Ok)
+}
+
+/// How a launch went that is not known to have failed, by what it has printed.
+fn fate(monitor: &Monitor, lines: &[Line], has_ended: bool) -> Result<Fate, Refusal> {
     let patterns = Patterns::new(monitor).map_err(|error| Refusal(exit::FAILED, error.to_string()))?;
-    let is_step = |(_, line): &(f64, String)| matches!(patterns.read(line), Some(Reading::Training { .. }));
+    let is_step = |(_, line): &Line| matches!(patterns.read(line), Some(Reading::Training { .. }));
     // The Trainer's own reports are not followed here.
-    let has_run = exit.is_some() || monitor.source == MonitorSource::Kubeflow || lines.iter().any(is_step);
-    Ok(Ok(if has_run { Fate::Fits } else { Fate::Unknown }))
+    if monitor.source == MonitorSource::Kubeflow || lines.iter().any(is_step) {
+        return Ok(Fate::Fits);
+    }
+    let last = lines.iter().rev().map(|(_, line)| line.trim()).find(|line| !line.is_empty());
+    let without_step = || match last {
+        Some(last) => format!("it ended without a step: {last}"),
+        None => "it ended without a step".to_owned(),
+    };
+    Ok(if has_ended { Fate::Fails(Outcome::Failed, without_step()) } else { Fate::Unknown })
 }
 
 /// Waits until little memory of the machine is left: its kernel would end programs that it chooses.
 async fn memory_is_scarce() {
     loop {
         tokio::time::sleep(LOOK).await;
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        if is_scarce(&text) {
+        if is_scarce(&meminfo()) {
             return;
         }
     }
+}
+
+fn meminfo() -> String {
+    fs::read_to_string("/proc/meminfo").unwrap_or_default()
 }
 
 /// Whether little memory is left, by `/proc/meminfo`; not where that says nothing of it.
@@ -114,6 +142,22 @@ fn is_scarce(meminfo: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of an epoch whose batches are all incomplete, nothing is known about the memory of a step.
+    #[test]
+    fn a_launch_fits_if_it_has_taken_a_step() {
+        let monitor = Monitor { training: Some(r"step (?<step>\d+): loss (?<loss>\S+)".to_owned()), ..Monitor::default() };
+        let of = |texts: &[&str], has_ended| {
+            let lines: Vec<Line> = texts.iter().map(|text| (0.0, (*text).to_owned())).collect();
+            fate(&monitor, &lines, has_ended).ok().unwrap()
+        };
+        assert_eq!(of(&["step 1: loss 2.0", "saved"], true), Fate::Fits);
+        assert_eq!(of(&["step 1: loss 2.0"], false), Fate::Fits);
+        assert_eq!(of(&["loading"], false), Fate::Unknown);
+        let failed = |line: &str| Fate::Fails(Outcome::Failed, line.to_owned());
+        assert_eq!(of(&["epoch 1: 0 batches", ""], true), failed("it ended without a step: epoch 1: 0 batches"));
+        assert_eq!(of(&[], true), failed("it ended without a step"));
+    }
 
     #[test]
     fn scarce_memory_is_seen_before_the_kernel_ends_programs() {

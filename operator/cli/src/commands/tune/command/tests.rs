@@ -265,8 +265,20 @@ fn variables_that_env_sets_are_varied() {
         "env LR=1 BATCH_SIZE=32 COMPILE=1 python3 train.py"
     );
     let choice = Choice { batch: 32, accumulation: 1 };
-    assert_eq!(tuned.with_batch(choice).join(" "), "env LR=1 BATCH_SIZE=32 python3 train.py");
-    assert_eq!(started("train.py", source, 0).with_batch(choice).join(" "), "env BATCH_SIZE=32 python3 train.py");
+    let with_batch = |tuned: &Tuned| tuned.with_batch(choice, Path::new("/state/observed")).join(" ");
+    assert_eq!(with_batch(&tuned), "env LR=1 BATCH_SIZE=32 python3 train.py");
+    assert_eq!(with_batch(&started("train.py", source, 0)), "env BATCH_SIZE=32 python3 train.py");
+}
+
+/// A short launch with another batch must not replace the user's own checkpoints.
+#[test]
+fn checkpoints_of_the_search_for_a_batch_are_not_where_the_command_says() {
+    let source = "p.add_argument('--batch_size', default=8)\np.add_argument('--output_dir', default='out')\n";
+    let choice = Choice { batch: 32, accumulation: 1 };
+    for line in ["train.py --output_dir out", "train.py --batch_size 16"] {
+        let words = started(line, source, 0).with_batch(choice, Path::new("/state/observed")).join(" ");
+        assert!(words.contains("--output_dir=/state/observed") && words.contains("--batch_size=32"), "{words}");
+    }
 }
 
 #[test]
