@@ -23,7 +23,10 @@ use pawl_decision::observed::Observed;
 use pawl_decision::protocol::{self, CarriedOut};
 use pawl_display::event::EventRecord;
 use std::ffi::OsString;
+use std::fmt;
+use std::rc::Rc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// Interval of status writes that contain only progress; other changes are written immediately.
 const PROGRESS_WRITE: Duration = Duration::from_secs(1);
@@ -93,13 +96,10 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     let state = options.state.prepare()?;
     let lock = state.lock()?;
     let document = opened(&state, job)?;
-    let variables = environment(&document.job, &|name| std::env::var(name).ok());
-    let of_manifest =
-        |name: &str| variables.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    let trackers = Trackers::named(|name| of_manifest(name).or_else(|| std::env::var(name).ok()));
+    let trackers = trackers(&document.job);
     let site = Site {
         checkpoints: checkpoints(&state, &document.job)?,
-        env: variables,
+        env: environment(&document.job, &|name| std::env::var(name).ok()),
         trainer: options.trainer,
         features: options.features,
         machine,
@@ -121,11 +121,12 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
         storage,
         keeps_status,
         trackers: None,
+        logging: None,
         written: None,
         _lock: lock,
     };
     match trackers {
-        Ok(trackers) => shell.trackers = Some(trackers),
+        Ok(trackers) => shell.trackers = Some(Rc::new(trackers)),
         Err(TrackError::Unnamed) => {}
         Err(error) => shell.untracked(&error, ""),
     }
@@ -185,6 +186,17 @@ pub(crate) fn environment(job: &TrainingJob, outer: &dyn Fn(&str) -> Option<Stri
     all
 }
 
+/// The trackers of a job: those that the variables of its manifest name, or else those of this process.
+///
+/// # Errors
+/// As [`Trackers::named`].
+pub fn trackers(job: &TrainingJob) -> Result<Trackers, TrackError> {
+    let outer = |name: &str| std::env::var(name).ok();
+    let variables = environment(job, &outer);
+    let own = |name: &str| variables.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    Trackers::named(|name| own(name).or_else(|| outer(name)))
+}
+
 struct Shell {
     state: StateDir,
     document: Document,
@@ -197,7 +209,9 @@ struct Shell {
     /// Whether the status is copied to the storage: until that has failed.
     keeps_status: bool,
     /// Where the job is logged: until that has failed.
-    trackers: Option<Trackers>,
+    trackers: Option<Rc<Trackers>>,
+    /// What is being logged there.
+    logging: Option<JoinHandle<Result<(), TrackError>>>,
     /// The status on disk, and the time of its write.
     written: Option<(TrainingJobStatus, std::time::Instant)>,
     _lock: Lock,
@@ -221,7 +235,11 @@ impl Shell {
         if ended.is_ok() {
             let events = self.events_so_far();
             self.keep(Some(events), &mut interrupts).await;
-            self.track(&mut interrupts).await;
+            tokio::select! {
+                biased;
+                _ = interrupts.next() => {}
+                () = self.track_whole() => {}
+            }
         }
         self.display.close();
         let outcome = ended?;
@@ -255,25 +273,46 @@ impl Shell {
         false
     }
 
-    /// Logs the job to its trackers, which must not fail it. Returns whether a signal was received, which ends the
-    /// wait.
-    async fn track(&mut self, interrupts: &mut Interrupts) -> bool {
-        let Some(trackers) = &self.trackers else { return false };
-        let Ok(evidence) = evidence::gather(&self.state) else { return false };
-        let runs = pawl_display::track::runs(&evidence);
-        let logged = tokio::select! {
-            biased;
-            _ = interrupts.next() => return true,
-            logged = trackers.log(&runs) => logged,
-        };
-        if let Err(error) = logged {
-            self.trackers = None;
-            self.untracked(&error, "; `pawl track` logs it later");
+    /// Logs what is new of the job to its trackers. Nothing waits for that, and it does not fail the job. While it
+    /// lasts, nothing else is logged: the next call does that.
+    async fn track(&mut self) {
+        if self.logging.as_ref().is_some_and(|logging| !logging.is_finished()) {
+            return;
         }
-        false
+        self.logged().await;
+        let Some(trackers) = self.trackers.clone() else { return };
+        match evidence::gather(&self.state) {
+            Ok(evidence) => {
+                let runs = pawl_display::track::runs(&evidence);
+                self.logging = Some(tokio::task::spawn_local(async move { trackers.log(&runs).await }));
+            }
+            Err(error) => self.not_logged(&error),
+        }
     }
 
-    fn untracked(&mut self, error: &TrackError, remedy: &str) {
+    /// Waits until what is being logged is, if it is.
+    async fn logged(&mut self) {
+        let Some(logging) = &mut self.logging else { return };
+        let ended = logging.await;
+        self.logging = None;
+        if let Ok(Err(error)) = ended {
+            self.not_logged(&error);
+        }
+    }
+
+    /// Logs the whole job at its end, and waits for that.
+    async fn track_whole(&mut self) {
+        self.logged().await;
+        self.track().await;
+        self.logged().await;
+    }
+
+    fn not_logged(&mut self, error: &dyn fmt::Display) {
+        self.trackers = None;
+        self.untracked(error, "; `pawl track` logs it later");
+    }
+
+    fn untracked(&mut self, error: &dyn fmt::Display, remedy: &str) {
         self.display.note(&format!("the job is not tracked: {error}{remedy}"));
     }
 
@@ -293,8 +332,11 @@ impl Shell {
             let Document { job, status, .. } = &self.document;
             self.attempts.start_agents(|plan| pawl_decision::stop_grace(&job.spec, Some(status), plan));
             let judged = final_states(&self.document.status) != final_before;
-            if judged && (self.keep(None, interrupts).await || self.track(interrupts).await) {
-                return Ok(None);
+            if judged {
+                if self.keep(None, interrupts).await {
+                    return Ok(None);
+                }
+                self.track().await;
             }
             if moved {
                 // A decision may require the next one immediately; signals are checked in between.

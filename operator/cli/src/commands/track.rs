@@ -4,7 +4,7 @@ use super::{print, source};
 use crate::args::StateArgs;
 use crate::exit;
 use pawl_local::evidence;
-use pawl_local::tracking::Trackers;
+use pawl_local::shell::trackers;
 use std::process::ExitCode;
 
 /// Logs what is new of the job, and prints where.
@@ -13,7 +13,7 @@ pub fn track(args: &StateArgs) -> ExitCode {
         Ok((_, evidence)) => evidence,
         Err(code) => return code,
     };
-    let trackers = match Trackers::named(|name| std::env::var(name).ok()) {
+    let trackers = match trackers(&evidence.job) {
         Ok(trackers) => trackers,
         Err(error) => return exit::with_error(exit::INPUT, &error),
     };

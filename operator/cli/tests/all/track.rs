@@ -24,11 +24,30 @@ fn a_tracker_that_does_not_answer_fails_no_job() {
     let track = with_tracker(&["track", "job.yaml"]);
     assert_eq!(track.status.code(), Some(1), "{}", stderr(&track));
     assert!(stderr(&track).contains(&address), "{}", stderr(&track));
-    let unnamed = scene.pawl(&["track", "job.yaml"]).env_remove("MLFLOW_TRACKING_URI").output().unwrap();
+    let unnamed = scene.output(&["track", "job.yaml"]);
     assert_eq!(unnamed.status.code(), Some(2));
     assert!(stderr(&unnamed).contains("set MLFLOW_TRACKING_URI"), "{}", stderr(&unnamed));
     let folder = scene.path().join("logs");
     let written = scene.pawl(&["track", "job.yaml"]).env("TENSORBOARD_LOGGING_DIR", &folder).output().unwrap();
     assert!(written.status.success(), "{}", stderr(&written));
     assert!(folder.join("toy/training").is_dir());
+}
+
+/// A job is logged where its manifest says, by `pawl run` and by `pawl track`.
+#[test]
+fn a_tracker_of_the_manifest_is_known_to_both_commands() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = serde_json::json!([]);
+        job["spec"]["train"] = serde_json::json!({"items": 640});
+        let env = serde_json::json!([{"name": "TENSORBOARD_LOGGING_DIR", "value": "logs"}]);
+        job["spec"]["trainer"]["podTemplate"] = serde_json::json!({ "env": env });
+    });
+    let training = scene.path().join("logs/toy/training");
+    for command in ["run", "track"] {
+        let output = scene.output(&[command, "job.yaml"]);
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        assert!(training.is_dir(), "{command}");
+        std::fs::remove_dir_all(scene.path().join("logs")).unwrap();
+    }
 }

@@ -10,7 +10,7 @@ use pawl_display::track::JobRuns;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Longest time of logging a job once: nothing waits for a tracker that is slow.
+/// Longest time of logging a job once, for which a job waits at its end.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The address of the tracking server, as for MLflow's own client.
@@ -38,7 +38,10 @@ pub enum TrackError {
         cause: String,
     },
     /// The server refuses a request.
-    #[error("{address}/{call}: status {status}: {message}")]
+    #[error(
+        "{address}/{call}: status {status}: {message}: check MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID and, for the access, \
+         MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME"
+    )]
     Refused {
         /// Its address.
         address: String,
@@ -71,7 +74,7 @@ pub enum TrackError {
     #[error("no tracker: set MLFLOW_TRACKING_URI to the address of a server, or TENSORBOARD_LOGGING_DIR to a folder")]
     Unnamed,
     /// The server takes too long.
-    #[error("{address}: not done after {} s", LONGEST.as_secs())]
+    #[error("{address}: not done after {} s: check MLFLOW_TRACKING_URI and the server", LONGEST.as_secs())]
     Slow {
         /// Its address.
         address: String,
