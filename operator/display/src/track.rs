@@ -44,6 +44,16 @@ pub struct Run {
     pub metrics: BTreeMap<String, Curve>,
 }
 
+/// Begins the keys of phases.
+const PHASE: &str = "phase/";
+
+impl Run {
+    /// Whether it is one of a phase, which may have the name of any other one.
+    pub fn is_phase(&self) -> bool {
+        self.key.starts_with(PHASE)
+    }
+}
+
 /// The runs of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRuns {
@@ -126,7 +136,7 @@ fn of_phase(evidence: &Evidence, phase: &PhaseStatus) -> Run {
     curve(&mut metrics, "loss", of_arm(Arm::Candidate));
     curve(&mut metrics, "control_loss", of_arm(Arm::Control));
     Run {
-        key: format!("phase/{}/{}", phase.name, phase.input_hash),
+        key: format!("{PHASE}{}/{}", phase.name, phase.input_hash),
         name: phase.name.clone(),
         state: of_state(phase.state),
         settings: sentence::patch(&evidence.job, phase).flat(),

@@ -95,7 +95,7 @@ def test_a_job_is_a_run_with_a_child_for_each_phase(job: Job, server: str) -> No
 
     # TensorBoard reads the same from files.
     subprocess.run(command, cwd=job.directory, env=environment(TENSORBOARD_LOGGING_DIR="logs"), check=True)
-    read = EventAccumulator(str(job.directory / "logs/toy/graph")).Reload()
+    read = EventAccumulator(str(job.directory / "logs/toy/phase-graph")).Reload()
     assert read.Scalars("speedup")[0].value == pytest.approx(graph.data.metrics["speedup"])
     assert read.Tensors("verdict")[0].tensor_proto.string_val == [b"Accepted"]
     points = EventAccumulator(str(job.directory / "logs/toy/training")).Reload().Scalars("loss")

@@ -13,6 +13,8 @@ impl Events {
         let mut events = Self { seconds, bytes: Vec::new() };
         // Field 3, `file_version`.
         events.add(0, &text(3, b"brain.Event:2"));
+        // Field 7, `session_log`, with the status START: what a running TensorBoard has read of earlier files is replaced.
+        events.add(0, &text(7, &[key(1, Wire::Varint), vec![1]].concat()));
         events
     }
 
@@ -117,12 +119,14 @@ mod tests {
             records.push(event);
             rest = &after[4..];
         }
-        assert!(rest.is_empty() && records.len() == 2, "{records:?}");
+        assert!(rest.is_empty() && records.len() == 3, "{records:?}");
         assert!(records[0].ends_with(b"brain.Event:2"));
+        // At step 0, a session starts.
+        assert_eq!(records[1][9..], [0x10, 0, 0x3a, 2, 0x08, 1]);
         // Its time, step 16, and the summary of the value.
-        assert_eq!(records[1][..9], [&[0x09][..], &1.5f64.to_le_bytes()].concat());
+        assert_eq!(records[2][..9], [&[0x09][..], &1.5f64.to_le_bytes()].concat());
         assert_eq!(
-            records[1][9..],
+            records[2][9..],
             [&[0x10, 16, 0x2a, 13, 0x0a, 11, 0x0a, 4][..], b"loss", &[0x15], &0.5f32.to_le_bytes()].concat()
         );
     }

@@ -25,6 +25,8 @@ const MOST_METRICS: usize = 800;
 const MOST_PARAMS: usize = 100;
 /// Longest value of a tag or a parameter, bytes; MLflow takes 5000 and more.
 const LONGEST: usize = 4000;
+/// Status of a run that may still change.
+const RUNNING: &str = "RUNNING";
 /// Names the job in the tags of its runs.
 const UID: &str = "pawl.uid";
 /// Names a run among those of its job.
@@ -102,6 +104,10 @@ impl Server {
         for run in &runs.children {
             self.log_run(&place, run, Some(&parent), known.remove(&run.key)).await?;
         }
+        // What is no more a run of the job, such as the training of an earlier revision, has no result.
+        for left in known.values().filter(|left| left.status == RUNNING) {
+            self.update(&left.id, "KILLED", Some(now)).await?;
+        }
         Ok(())
     }
 
@@ -165,18 +171,23 @@ impl Server {
             self.batch(id, &json!({"metrics": some})).await?;
         }
         let status = match run.state {
-            RunState::Running => "RUNNING",
+            RunState::Running => RUNNING,
             RunState::Finished => "FINISHED",
             RunState::Failed => "FAILED",
         };
         if known.status != status {
-            let mut update = json!({"run_id": id, "status": status});
-            if run.state != RunState::Running {
-                update["end_time"] = place.now.into();
-            }
-            let _: Value = self.post("runs/update", &update).await?;
+            self.update(id, status, (run.state != RunState::Running).then_some(place.now)).await?;
         }
         Ok(known.id)
+    }
+
+    async fn update(&self, id: &str, status: &str, ended: Option<i64>) -> Result<(), TrackError> {
+        let mut update = json!({"run_id": id, "status": status});
+        if let Some(ended) = ended {
+            update["end_time"] = ended.into();
+        }
+        let _: Value = self.post("runs/update", &update).await?;
+        Ok(())
     }
 
     async fn create(&self, place: &Place<'_>, run: &Run, parent: Option<&str>) -> Result<String, TrackError> {

@@ -6,7 +6,9 @@ use tokio::process::Command;
 
 /// Variables that keep a library from sending anything. One that is set, in the manifest or the image, is left
 /// unchanged.
-const OFF: [(&str, &str); 2] = [("WANDB_MODE", "disabled"), ("COMET_START_ONLINE", "0")];
+/// `Experiment(...)` of Comet does not ask whether it is to be online.
+const OFF: [(&str, &str); 3] =
+    [("WANDB_MODE", "disabled"), ("COMET_START_ONLINE", "0"), ("COMET_AUTO_LOG_DISABLE", "1")];
 
 /// Variables that are removed: MLflow and TensorBoard have no switch, and without them they write into the present
 /// directory.

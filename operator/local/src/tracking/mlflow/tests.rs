@@ -40,8 +40,15 @@ impl Fake {
     }
 
     fn run(&self, key: &str) -> Value {
+        self.run_of("u-1", key)
+    }
+
+    fn run_of(&self, uid: &str, key: &str) -> Value {
         let kept = self.kept.lock().unwrap();
-        let known = |run: &&Value| values(run, "tags").any(|pair| pair == (KEY.to_owned(), json!(key)));
+        let has = |run: &Value, tag: &str, value: &str| {
+            values(run, "tags").any(|pair| pair == (tag.to_owned(), json!(value)))
+        };
+        let known = |run: &&Value| has(run, UID, uid) && has(run, KEY, key);
         kept.runs.iter().find(known).unwrap_or_else(|| panic!("no {key} in {:?}", kept.runs)).clone()
     }
 }
@@ -86,8 +93,11 @@ fn answer(runs: &mut Vec<Value>, call: &str, asked: &Value) -> (&'static str, Va
         }
         "experiments/create" => ("200 OK", json!({"experiment_id": "7"})),
         "experiments/get-by-name?experiment_name=pawl" => ("200 OK", json!({"experiment": {"experiment_id": "3"}})),
-        "runs/search" if runs.is_empty() => ("200 OK", json!({})),
-        "runs/search" => ("200 OK", json!({"runs": runs})),
+        "runs/search" => {
+            let wanted: Vec<&Value> = runs.iter().filter(|run| is_wanted(run, asked)).collect();
+            // Without a run, it has no list.
+            ("200 OK", if wanted.is_empty() { json!({}) } else { json!({"runs": wanted}) })
+        }
         "runs/create" => {
             let id = format!("id-{}", runs.len());
             let info = json!({"run_id": id, "status": "RUNNING", "experiment_id": asked["experiment_id"]});
@@ -114,6 +124,16 @@ fn answer(runs: &mut Vec<Value>, call: &str, asked: &Value) -> (&'static str, Va
         }
         _ => ("400 Bad Request", json!({"message": format!("no call {call}")})),
     }
+}
+
+/// Whether a run is of the experiments of a search, and has the tag of its filter.
+fn is_wanted(run: &Value, asked: &Value) -> bool {
+    let filter = asked["filter"].as_str().unwrap();
+    let (tag, value) = filter.strip_prefix("tags.`").unwrap().split_once("` = '").unwrap();
+    let value = value.strip_suffix('\'').unwrap();
+    let experiments = asked["experiment_ids"].as_array().unwrap();
+    experiments.contains(&run["info"]["experiment_id"])
+        && values(run, "tags").any(|(name, known)| name == tag && known == value)
 }
 
 fn run(key: &str, state: RunState, loss: &[(u64, f64)]) -> Run {
@@ -159,6 +179,35 @@ fn what_was_logged_before_is_not_logged_again() {
     let calls = fake.calls();
     assert!(!calls.contains(&"runs/update".to_owned()), "{calls:?}");
     assert_eq!(calls.iter().filter(|call| *call == "runs/log-batch").count(), 3, "only tags: {calls:?}");
+}
+
+/// Jobs have runs of the same keys in one experiment.
+#[test]
+fn runs_of_another_job_are_left_unchanged() {
+    let fake = Fake::start();
+    fake.logged(&runs(&[(8, 2.0)], RunState::Running), |_| None).unwrap();
+    let before = fake.run("training/r");
+    let other = JobRuns { uid: "u-2".to_owned(), ..runs(&[(8, 3.0)], RunState::Finished) };
+    fake.logged(&other, |_| None).unwrap();
+    assert_eq!(fake.run("training/r"), before);
+    let own = fake.run_of("u-2", "training/r");
+    assert_ne!(own["info"]["run_id"], before["info"]["run_id"]);
+    assert_eq!((&own["info"]["status"], &own["data"]["metrics"][0]["value"]), (&json!("FINISHED"), &json!(3.0)));
+}
+
+/// An edited job trains anew, as another run.
+#[test]
+fn a_training_that_was_given_up_runs_no_more() {
+    let fake = Fake::start();
+    let edited = JobRuns {
+        children: vec![run("training/s", RunState::Running, &[])],
+        ..runs(&[], RunState::Running)
+    };
+    fake.logged(&runs(&[], RunState::Running), |_| None).unwrap();
+    fake.logged(&edited, |_| None).unwrap();
+    let status = |key: &str| fake.run(key)["info"]["status"].clone();
+    assert_eq!((status("training/r"), status("training/s")), (json!("KILLED"), json!("RUNNING")));
+    assert_eq!(status("phase/graph/x"), "FINISHED", "it has had a result");
 }
 
 #[test]
