@@ -411,7 +411,7 @@ fn an_interrupted_pair_is_no_failure() {
     let launch = &mut whole.launches[0];
     (launch.outcome, launch.message) = (Outcome::Stopped, "rank 0 was killed before it had stopped".to_owned());
     let page = render(&whole);
-    assert!(page.contains("<td>interrupted: will be measured again</td>") && !page.contains("was killed"));
+    assert!(page.contains("<td>interrupted, no evidence</td>") && !page.contains("was killed"));
 }
 
 #[test]

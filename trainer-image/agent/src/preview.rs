@@ -69,8 +69,8 @@ mod tests {
         let preview = preview(&plan, &plan.launches[0], &node).unwrap();
         assert_eq!(preview.command, ["train", "10", "$(RANK)"]);
         let env: Vec<_> = preview.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let trackers = ["COMET_START_ONLINE=0", "WANDB_MODE=disabled"];
-        assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", trackers[0], "PYTHONUNBUFFERED=0", trackers[1]]);
+        let [switch, online, mode] = ["COMET_AUTO_LOG_DISABLE=1", "COMET_START_ONLINE=0", "WANDB_MODE=disabled"];
+        assert_eq!(env, ["ACCELERATE_USE_CPU=true", "BATCH=8", switch, online, "PYTHONUNBUFFERED=0", mode]);
         assert!(preview.unsupported.unwrap().contains("settings.attention"));
         for name in ["RANK", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES"] {
             assert!(preview.of_ranks.contains(&name), "{name}");

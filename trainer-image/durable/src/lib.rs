@@ -45,6 +45,18 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     new.rename()
 }
 
+/// Creates `path` with `content`, without flushing.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] when there is anything at `path`, which is unchanged; when any step fails, and there
+/// is nothing at `path` then.
+pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut new = Replacement::of(path)?;
+    new.write_all(content)?;
+    let Replacement { new, path } = new;
+    new.into_temp_path().persist_noclobber(path).map_err(|failed| failed.error)
+}
+
 /// Copies the file `from` to `to` with its permissions, and flushes the copy to disk, but not the directory of `to`. A
 /// file that is there already is overwritten, not replaced: this is for what is put into a [`NewDirectory`].
 ///
@@ -133,6 +145,16 @@ mod tests {
         replace(&path, b"quick").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"quick");
         assert_eq!(names(directory.path()), ["status.json"]);
+    }
+
+    #[test]
+    fn a_file_that_is_created_replaces_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.html");
+        create(&path, b"first").unwrap();
+        assert_eq!(create(&path, b"second").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(names(directory.path()), ["report.html"]);
     }
 
     #[test]

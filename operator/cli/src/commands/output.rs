@@ -3,8 +3,7 @@
 use super::print;
 use crate::exit;
 use pawl_local::evidence::displayed;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,11 +27,7 @@ fn problem(error: &io::Error) -> String {
 /// # Errors
 /// [`OutputError`] when it exists or cannot be written; no part of it is left.
 pub fn create(path: &Path, text: &str) -> Result<(), OutputError> {
-    let written = File::create_new(path).and_then(|mut file| {
-        file.write_all(text.as_bytes()).inspect_err(|_| {
-            let _ = fs::remove_file(path);
-        })
-    });
+    let written = pawl_durable::create(path, text.as_bytes());
     written.map_err(|source| OutputError { path: path.to_owned(), source })
 }
 

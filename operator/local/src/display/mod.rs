@@ -10,7 +10,7 @@ use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use pawl_contract::progress::{Progress, RankPhase};
 use pawl_contract::report::{LaunchResult, Report, printable};
-use pawl_display::ending::ending;
+use pawl_display::ending::ending_so_far;
 use pawl_display::event::EventRecord;
 use pawl_display::numbers::{seconds, short};
 use std::collections::BTreeMap;
@@ -157,7 +157,7 @@ impl Display {
 
 fn launch_line(title: &str, report: &Report) -> String {
     let LaunchResult { measured, .. } = LaunchResult::from(report);
-    let (outcome, message) = ending(report.kind, report.outcome, &report.message);
+    let (outcome, message) = ending_so_far(report.kind, report.outcome, &report.message);
     let is_done = report.outcome == Outcome::Done;
     let mut facts = vec![if is_done { "done".to_owned() } else { outcome }];
     facts.extend(measured.items_per_second.map(|speed| format!("{} items/s", short(speed))));
