@@ -68,8 +68,10 @@ const OF_DATA: [&str; 2] = [
 /// Words that end in `key`, and are none.
 const NO_KEYS: &str = "donkey hockey hotkey jockey monkey turkey whiskey";
 /// What stands before `token` in a setting about the tokens of a text, and what stands behind it.
-const OF_A_TEXT: [&str; 2] =
-    ["bos cls eos mask max min num pad per sep special unk", "budget count dim dropout id ids len length level per type"];
+const OF_A_TEXT: [&str; 2] = [
+    "bos cls eos mask max min num pad per sep special unk",
+    "budget count dim dropout id ids len length level per type",
+];
 /// What stands before `tokens` besides, where they are counted.
 const COUNTED: &str = "batch eval new seq stop target total train warmup";
 

@@ -146,7 +146,8 @@ mod tests {
     /// Of an epoch whose batches are all incomplete, nothing is known about the memory of a step.
     #[test]
     fn a_launch_fits_if_it_has_taken_a_step() {
-        let monitor = Monitor { training: Some(r"step (?<step>\d+): loss (?<loss>\S+)".to_owned()), ..Monitor::default() };
+        let monitor =
+            Monitor { training: Some(r"step (?<step>\d+): loss (?<loss>\S+)".to_owned()), ..Monitor::default() };
         let of = |texts: &[&str], has_ended| {
             let lines: Vec<Line> = texts.iter().map(|text| (0.0, (*text).to_owned())).collect();
             fate(&monitor, &lines, has_ended).ok().unwrap()

@@ -442,7 +442,9 @@ impl Reader<'_> {
         (self.start.script, self.start.launcher, self.start.workers) = (inner.script, inner.launcher, inner.workers);
         let reads_file = lines.iter().any(wrapper::Line::reads_file);
         if reads_file {
-            self.start.notes.push(format!("{named} reads another file, which may set variables: none of them is varied"));
+            self.start
+                .notes
+                .push(format!("{named} reads another file, which may set variables: none of them is varied"));
         }
         self.start.wrapper = Some(Wrapper { path, arguments, passes, set, reads_file });
         Ok(())

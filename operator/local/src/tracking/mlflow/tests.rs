@@ -199,10 +199,7 @@ fn runs_of_another_job_are_left_unchanged() {
 #[test]
 fn a_training_that_was_given_up_runs_no_more() {
     let fake = Fake::start();
-    let edited = JobRuns {
-        children: vec![run("training/s", RunState::Running, &[])],
-        ..runs(&[], RunState::Running)
-    };
+    let edited = JobRuns { children: vec![run("training/s", RunState::Running, &[])], ..runs(&[], RunState::Running) };
     fake.logged(&runs(&[], RunState::Running), |_| None).unwrap();
     fake.logged(&edited, |_| None).unwrap();
     let status = |key: &str| fake.run(key)["info"]["status"].clone();
