@@ -13,7 +13,7 @@ impl Events {
         let mut events = Self { seconds, bytes: Vec::new() };
         // Field 3, `file_version`.
         events.add(0, &text(3, b"brain.Event:2"));
-        // Field 7, `session_log`, with the status START: what a running TensorBoard has read of earlier files is replaced.
+        // Field 7, `session_log`, with the status START: a running TensorBoard drops what it has read of earlier files.
         events.add(0, &text(7, &[key(1, Wire::Varint), vec![1]].concat()));
         events
     }

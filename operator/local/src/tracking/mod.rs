@@ -39,8 +39,8 @@ pub enum TrackError {
     },
     /// The server refuses a request.
     #[error(
-        "{address}/{call}: status {status}: {message}: check MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID and, for the access, \
-         MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME"
+        "{address}/{call}: status {status}: {message}: check MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID and, for \
+         access, MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME"
     )]
     Refused {
         /// Its address.
