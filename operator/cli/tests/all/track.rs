@@ -1,6 +1,6 @@
 //! A tracker that does not answer, and none.
 
-use crate::scene::{Scene, stderr};
+use crate::scene::{Scene, stderr, stdout};
 use std::net::TcpListener;
 
 #[test]
@@ -18,8 +18,8 @@ fn a_tracker_that_does_not_answer_fails_no_job() {
     let run = with_tracker(&["run", "job.yaml"]);
     assert!(run.status.success(), "{}", stderr(&run));
     let warnings: Vec<String> =
-        stderr(&run).lines().filter(|line| line.contains("the job is not tracked")).map(str::to_owned).collect();
-    let [warning] = &warnings[..] else { panic!("{}", stderr(&run)) };
+        stdout(&run).lines().filter(|line| line.contains("the job is not tracked")).map(str::to_owned).collect();
+    let [warning] = &warnings[..] else { panic!("{}", stdout(&run)) };
     assert!(warning.contains(&address), "{warning}");
     let track = with_tracker(&["track", "job.yaml"]);
     assert_eq!(track.status.code(), Some(1), "{}", stderr(&track));
