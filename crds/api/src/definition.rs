@@ -113,12 +113,13 @@ fn columns() -> Value {
 
 /// Removes repeated documentation: the fields of pods are documented by Kubernetes, those of settings where they occur
 /// first, those of launches by the contract. `kubectl apply` carries the whole definition in an annotation of at most
-/// 256 KiB.
+/// 256 KiB. The forms of numbers are left out of the status, too: only Pawl writes it, from types that have no other.
 fn shorten(schema: &mut Value) {
     let pod = &mut schema["properties"]["spec"]["properties"]["trainer"]["properties"]["podTemplate"]["properties"];
     pod.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(keep_first_description);
     let phase = &mut schema["properties"]["spec"]["properties"]["phases"]["items"]["properties"];
     keep_first_description(&mut phase["fallbacks"]["items"]["properties"]["settings"]);
+    schema::strip(&mut schema["properties"]["status"], "pattern");
     let status = &mut schema["properties"]["status"]["properties"];
     keep_first_description(&mut status["effectiveSettings"]);
     // Only Pawl writes the fields of all but the first; the book documents them. Kubernetes documents conditions.
