@@ -34,6 +34,25 @@ fn each_broken_manifest_gives_its_one_error() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Each gate has a value that it refuses.
+#[test]
+fn each_gate_has_a_broken_manifest() {
+    let definition = pawl_api::definition();
+    let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let gates = spec["gates"]["properties"].as_object().expect("the spec has gates");
+    let errors: Vec<String> = files("tests/broken")
+        .iter()
+        .filter_map(|file| std::fs::read_to_string(file).unwrap().lines().next().map(str::to_owned))
+        .collect();
+    // Its own value, or one of an element.
+    let is_refused = |gate: &str| {
+        let fields = [format!(": spec.gates.{gate}: "), format!(": spec.gates.{gate}[")];
+        errors.iter().any(|error| fields.iter().any(|field| error.contains(field)))
+    };
+    let missing: Vec<_> = gates.keys().filter(|gate| !is_refused(gate)).collect();
+    assert!(missing.is_empty(), "add to tests/broken a manifest with a value that is refused, for each of {missing:?}");
+}
+
 #[test]
 fn all_errors_are_reported_in_the_order_of_the_file() {
     let text = r#"{"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"},
