@@ -1,5 +1,6 @@
 //! Random specs and random histories: no panic, no restlessness, bounded.
 
+use crate::inputs::unmet;
 use crate::world::{World, done, ended, factors, job, noise};
 use pawl_api::status::Stage;
 use pawl_contract::exit::Outcome;
@@ -65,12 +66,9 @@ fn phases() -> impl Strategy<Value = Vec<Value>> {
     })
 }
 
-fn spec() -> impl Strategy<Value = Value> {
-    let analysis = (1u32..4, 0u32..3, any::<bool>(), any::<bool>()).prop_map(|(min, more, reuse, accept)| {
-        json!({"minPairs": min, "maxPairs": min + more, "reuseControl": reuse,
-               "onInconclusive": if accept { "Accept" } else { "RollBack" }})
-    });
-    let gates = prop::sample::select(vec![
+/// Gates of the histories: each occurs.
+fn gates() -> Vec<Value> {
+    vec![
         json!({}),
         json!({"overallSpeedup": "1.2", "gpuMemory": "12Gi"}),
         json!({"validationLossDelta": "0.001", "validationMetrics": [{"name": "nrmse", "maxRelativeRegression": "0.03"}]}),
@@ -78,7 +76,15 @@ fn spec() -> impl Strategy<Value = Value> {
         json!({"validationLossWithin": "0.01", "trainingLossWithin": "0.02", "gpuMemoryIncrease": "0.1"}),
         json!({"minItemsPerSecond": "90", "maxEpochSeconds": "120",
                "validationMetrics": [{"name": "nrmse", "better": "Larger", "min": "0.05", "maxRegression": "0.1"}]}),
-    ]);
+    ]
+}
+
+fn spec() -> impl Strategy<Value = Value> {
+    let analysis = (1u32..4, 0u32..3, any::<bool>(), any::<bool>()).prop_map(|(min, more, reuse, accept)| {
+        json!({"minPairs": min, "maxPairs": min + more, "reuseControl": reuse,
+               "onInconclusive": if accept { "Accept" } else { "RollBack" }})
+    });
+    let gates = prop::sample::select(gates());
     let rollback = (
         prop::sample::select(vec!["Phase", "Dependents", "All"]),
         prop::sample::select(vec!["KeepAccepted", "RollBackAll", "Pause"]),
@@ -250,6 +256,15 @@ proptest! {
         let rests = [Stage::Complete, Stage::Failed, Stage::Suspended];
         prop_assert!(rests.contains(&world.status.stage), "{:#?}", world.status);
     }
+}
+
+#[test]
+fn histories_have_every_gate() {
+    let Value::Object(all) = serde_json::to_value(unmet()).unwrap() else { panic!() };
+    let given = gates();
+    let is_absent = |gate: &&String| given.iter().all(|gates| gates.get(gate.as_str()).is_none());
+    let missing: Vec<_> = all.keys().filter(is_absent).collect();
+    assert!(missing.is_empty(), "add {missing:?} to `gates`");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every gate, at a value that the candidate of this world does not meet. Without `..`: a new gate needs a value here.
-fn unmet() -> Gates {
+pub fn unmet() -> Gates {
     let text = |text: &str| Some(text.parse().unwrap());
     Gates {
         overall_speedup: text("9"),
