@@ -1,20 +1,21 @@
 //! Translates the contract's settings to the engine's recipe. Every setting takes effect here, in the loop or in the
-//! workload, or is rejected with the reason: none is accepted and ignored.
+//! workload (`tests/lint/settings` names one that doesn't), or is rejected with the reason: none is accepted and
+//! ignored.
 
 use crate::device::Place;
 use crate::ending::Ending;
 use pawl_contract::settings::{
-    ActivationCheckpointing, Attention, Float8Gradients, Float8Scaling, MemoryFormat, OptimizerKernel,
-    OptimizerOffload, ParameterLayout, Precision, RopeCache, Settings, Sharding, WeightQuantization,
+    ActivationCheckpointing, Attention, Float8Gradients, Float8Scaling, OptimizerKernel, OptimizerOffload, Precision,
+    Settings, Sharding,
 };
-use pawl_graph::graph::{DType, Program};
+use pawl_graph::graph::{DType, Op, Program};
 use pawl_graph::optim;
 use pawl_graph::passes::{Float8, Pattern, Scaling};
 use pawl_graph::recipe::{
     AttentionKernel, LossScale, Precision as EnginePrecision, Recipe, Sharding as EngineSharding,
 };
 use pawl_lower::LowerOptions;
-use pawl_workloads::Job;
+use pawl_workloads::{Job, Programs, Regions};
 use std::collections::BTreeSet;
 
 /// Rejects settings that neither this trainer at `place` nor the workload (which supports the settings in
@@ -23,63 +24,23 @@ use std::collections::BTreeSet;
 /// # Errors
 /// [`Ending::Unsupported`] names the setting, the value, where it is supported, and the remedy.
 pub fn check(settings: &Settings, place: Place, workload: &str, of_workload: &[&str]) -> Result<(), Ending> {
-    // Destructured without `..`: a new setting must be handled here.
-    let Settings {
-        compile: _,
-        compile_scope: _,
-        precision: _,
-        float8_scaling: _,
-        float8_gradients: _,
-        attention: _,
-        optimizer_kernel: _,
-        optimizer_offload: _,
-        activation_checkpointing: _,
-        sharding: _,
-        batch_per_gpu: _,
-        accumulation_steps: _,
-        global_batch: _,
-        eval_batch: _,
-        loader_workers: _,
-        loader_prefetch: _,
-        loader_pinned: _,
-        loader_persistent: _,
-        loader_async_copy: _,
-        weight_quantization,
-        memory_format,
-        rope_cache,
-        parameter_layout,
-        loss_frequency,
-        query_samples,
-        nccl: _,
-        // On the CPU the order of sums is always fixed; on a GPU the executor is configured.
-        deterministic: _,
-        gradient_clip: _,
-        learning_rate: _,
-        warmup_steps: _,
-        weight_decay,
-        ema,
-        workload: _,
-    } = settings;
     at_place(settings, place)?;
     without_float8(settings)?;
-    let has = |name: &str| of_workload.contains(&name);
-    let unknown = [
-        ("weightQuantization", *weight_quantization == Some(WeightQuantization::Int8)),
-        ("memoryFormat", *memory_format == Some(MemoryFormat::ChannelsLast)),
-        ("ropeCache", *rope_cache == Some(RopeCache::Cached)),
-        ("parameterLayout", *parameter_layout == Some(ParameterLayout::Linear)),
-        ("lossFrequency", loss_frequency.is_some_and(|every| every > 1)),
-        ("querySamples", query_samples.is_some()),
-        ("weightDecay", weight_decay.is_some()),
-        ("ema", ema.is_some()),
-    ];
-    match unknown.into_iter().find(|(name, asked)| *asked && !has(name)) {
-        Some((name, _)) => Err(Ending::Unsupported(format!(
+    // Listed by a workload: without use in one that does not list it.
+    let mut of_workloads = pawl_workloads::registry().iter().flat_map(|workload| workload.settings());
+    match of_workloads.find(|name| !of_workload.contains(name) && is_asked(settings, name)) {
+        Some(name) => Err(Ending::Unsupported(format!(
             "settings.{name}: not supported by workload {workload}: remove it; supported are {}",
             of_workload.join(", ")
         ))),
         None => Ok(()),
     }
+}
+
+/// Whether `settings` give the one called `name` a value other than its default.
+fn is_asked(settings: &Settings, name: &str) -> bool {
+    let given = serde_json::to_value(settings).ok().and_then(|all| all.get(name).cloned());
+    given.is_some() && given != Settings::row(name).and_then(|row| row.default.clone())
 }
 
 /// Rejects settings that need another device.
@@ -195,6 +156,37 @@ fn sharding(sharding: Sharding, world_size: u32) -> Result<EngineSharding, Endin
     }
 }
 
+/// The kernel of attention, of which the workload has to have some that it applies to.
+fn attention(settings: &Settings, programs: &Programs) -> Result<AttentionKernel, Ending> {
+    let attends = |program: &Program| {
+        program.graph.nodes().iter().any(|node| matches!(node.op, Op::Attention(_) | Op::NormedAttention(_)))
+    };
+    match settings.attention() {
+        Attention::Math => Ok(AttentionKernel::Math),
+        Attention::Flash if programs.train.iter().any(attends) => Ok(AttentionKernel::Flash),
+        Attention::Flash => {
+            let problem = "settings.attention: Flash: this workload has no attention that it applies to: set Math";
+            Err(Ending::Unsupported(problem.into()))
+        }
+    }
+}
+
+/// The regions that are recomputed in the backward pass, of which the workload has to mark some.
+fn recomputed(settings: &Settings, regions: Regions) -> Result<&'static [&'static str], Ending> {
+    let asked = settings.activation_checkpointing();
+    let (marked, what) = match asked {
+        ActivationCheckpointing::None => return Ok(&[]),
+        ActivationCheckpointing::Selective => (regions.sublayers, "sublayers"),
+        ActivationCheckpointing::Full => (regions.blocks, "blocks"),
+    };
+    if marked.is_empty() {
+        return Err(Ending::Unsupported(format!(
+            "settings.activationCheckpointing: {asked:?}: this workload marks no {what} that can be recomputed: set None"
+        )));
+    }
+    Ok(marked)
+}
+
 /// The recipe that trains `job` with `settings` on rank `rank` of `world_size`.
 ///
 /// # Errors
@@ -211,10 +203,7 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
         )));
     }
     let mut recipe = Recipe::new(optimization.optimizer.clone());
-    recipe.attention = match settings.attention() {
-        Attention::Math => AttentionKernel::Math,
-        Attention::Flash => AttentionKernel::Flash,
-    };
+    recipe.attention = attention(settings, job.programs())?;
     (recipe.precision, recipe.loss_scale) = match settings.precision() {
         Precision::Fp32 | Precision::Tf32 => (EnginePrecision::F32, LossScale::None),
         Precision::Bf16 => (EnginePrecision::BF16, LossScale::None),
@@ -239,11 +228,7 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
     recipe.skip_non_finite = optimization.skip_non_finite;
     recipe.float8_scopes = patterns(regions.float8);
     recipe.full_precision = patterns(regions.float32);
-    recipe.recompute = match settings.activation_checkpointing() {
-        ActivationCheckpointing::None => Vec::new(),
-        ActivationCheckpointing::Selective => patterns(regions.sublayers),
-        ActivationCheckpointing::Full => patterns(regions.blocks),
-    };
+    recipe.recompute = patterns(recomputed(settings, regions)?);
     recipe.rematerialize = patterns(regions.rematerialized);
     recipe.kernel = match settings.optimizer_kernel() {
         OptimizerKernel::PerTensor => optim::OptimizerKernel::PerTensor,
@@ -256,4 +241,40 @@ pub fn recipe(settings: &Settings, job: &dyn Job, (rank, world_size): (u32, u32)
     recipe.average = optimization.average;
     recipe.groups = optimization.groups.clone();
     Ok(recipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_graph::graph::Builder;
+
+    fn settings(text: &str) -> Settings {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_setting_of_other_workloads_is_refused_unless_it_has_its_default() {
+        let check = |text: &str| check(&settings(text), Place::Cpu, "slm", &["ropeCache"]).map_err(|e| e.to_string());
+        for text in [r#"{"ropeCache": "Cached"}"#, r#"{"lossFrequency": 1, "weightQuantization": "None"}"#] {
+            assert_eq!(check(text), Ok(()), "{text}");
+        }
+        for text in [r#"{"lossFrequency": 2}"#, r#"{"querySamples": 1}"#, r#"{"weightQuantization": "Int8"}"#] {
+            assert!(check(text).unwrap_err().contains("not supported by workload slm"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_setting_without_use_in_the_model_is_refused() {
+        let b = Builder::new("training");
+        b.output("loss", b.scalar(1.0, DType::F32));
+        let regions = Regions { float32: &[], float8: &[], blocks: &["blocks.*"], sublayers: &[], rematerialized: &[] };
+        let programs = Programs { train: vec![b.finish().unwrap()], evaluation: Vec::new(), regions };
+        assert!(attention(&settings("{}"), &programs).is_ok());
+        let refused = attention(&settings(r#"{"attention": "Flash"}"#), &programs).unwrap_err();
+        assert!(refused.to_string().contains("settings.attention: Flash"), "{refused}");
+        let recomputed =
+            |value: &str| recomputed(&settings(&format!(r#"{{"activationCheckpointing": "{value}"}}"#)), regions);
+        assert_eq!(recomputed("Full").ok(), Some(regions.blocks));
+        assert!(recomputed("Selective").unwrap_err().to_string().contains("marks no sublayers"));
+    }
 }
