@@ -88,7 +88,8 @@ impl Hindrance {
     /// From the condition `PodScheduled`. For a volume the scheduler has no other reason than for missing room, and
     /// names it in the message alone: `pod has unbound immediate PersistentVolumeClaims`, `persistentvolumeclaim "x"
     /// not found`, `node(s) didn't find available persistent volumes to bind`
-    /// (`pkg/scheduler/framework/plugins/volumebinding` in kubernetes 1.20 to 1.34).
+    /// (`pkg/scheduler/framework/plugins/volumebinding` in kubernetes 1.20 to 1.34). The claim doesn't say it either:
+    /// one that is bound once its pod is scheduled has the phase `Pending` while no node has room for the pod, too.
     pub fn of_scheduling(reason: &str, message: &str) -> Self {
         let lower = message.to_ascii_lowercase();
         let volume = ["persistentvolumeclaim", "persistent volumes"].iter().any(|named| lower.contains(named));
@@ -102,7 +103,9 @@ impl Hindrance {
 
     /// From the event by which the Job controller reports that a pod is refused. For an exhausted quota it has no other
     /// reason than for what has to be corrected: `pods "toy-1-0-" is forbidden: exceeded quota: limits, requested: ...`
-    /// in `plugin/pkg/admission/resourcequota` of kubernetes 1.20 to 1.34.
+    /// in `plugin/pkg/admission/resourcequota` of kubernetes 1.20 to 1.34. The API server's answer to a creation, with
+    /// `dryRun` or without, doesn't say it either: its reason is `Forbidden`, without causes, as for a limit or a
+    /// policy.
     pub fn of_creation(message: &str) -> Self {
         let kind = if message.contains(" is forbidden: exceeded quota: ") { Kind::NoQuota } else { Kind::Refused };
         Self::new(kind, FAILED_CREATE, message)
