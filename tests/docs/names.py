@@ -26,10 +26,21 @@ def reasons():
     return own | events | variants("crds/contract/src/exit.rs", "Outcome")
 
 
+def camel(field):
+    return re.sub(r"_(\w)", lambda found: found[1].upper(), field)
+
+
 def gates():
     """The fields of `spec.gates`."""
     body = re.search(r"pub struct Gates \{\n(.*?)\n\}", (ROOT / "crds/api/src/spec/judging.rs").read_text(), re.S)[1]
-    return [re.sub(r"_(\w)", lambda found: found[1].upper(), field) for field in re.findall(r"^    pub (\w+):", body, re.M)]
+    return [camel(field) for field in re.findall(r"^    pub (\w+):", body, re.M)]
+
+
+def gates_of_dry_runs():
+    """The gates that the functions of the dry run of a search name, in code or in a message."""
+    sources = (path.read_text() for path in (ROOT / "operator/decision/src/gates").rglob("*.rs"))
+    bodies = [body for text in sources for body in re.findall(r"^pub\(super\) fn \w+\(run: &DryRun<'_>\).*?^\}", text, re.M | re.S)]
+    return {camel(field) for body in bodies for field in re.findall(r"\bgates\.([a-z]+(?:[_A-Z][a-z]+)+)", body)}
 
 
 def problems():
@@ -39,6 +50,10 @@ def problems():
     yield from (f"verdicts.md: {name} is not a reason" for name in sorted(table - reasons()))
     written = "".join(path.read_text() for path in PAGES.rglob("*.md") if path.parent != PAGES / "reference")
     yield from (f"concepts/phases.md: the gate {name} is on no page" for name in gates() if name not in written)
+    documented = re.search(r"((?: *///[^\n]*\n)+)[^/]*pub dry_run:", (ROOT / "crds/api/src/spec/search.rs").read_text())[1]
+    for where, text in [("howto/search.md", (PAGES / "howto/search.md").read_text()), ("crds/api/src/spec/search.rs: dry_run", documented)]:
+        named = set(re.findall(r"`(?:gates\.)?(\w+)`", text))
+        yield from (f"{where}: the gate {name} of dry runs is missing" for name in sorted(gates_of_dry_runs() - named))
     runbooks = (PAGES / "operate/runbooks.md").read_text()
     for path in sorted((ROOT / "charts/pawl/runbooks").glob("*.md")):
         if path.name != "README.md" and f"{{{{#document {path.relative_to(ROOT)}}}}}" not in runbooks:
