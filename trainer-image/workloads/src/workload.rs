@@ -125,7 +125,7 @@ pub trait Workload: Send + Sync {
     fn schema(&self) -> Value;
 
     /// The typed settings (camelCase) that this workload supports, beside those that apply to any program. Preflight
-    /// rejects a setting that neither the trainer nor the workload supports.
+    /// rejects a setting that only other workloads list.
     fn settings(&self) -> &'static [&'static str];
 
     /// Validates `request`; generates no data and accesses no file.
@@ -206,9 +206,11 @@ pub struct Regions {
     /// Scopes whose products with weights are over 8-bit floats with `precision: fp8`, each named entirely: linear
     /// layers of blocks, not the first and the last of the model. Without any, the workload does not support it.
     pub float8: &'static [&'static str],
-    /// Regions that `activationCheckpointing: Full` recomputes, each as a whole: the blocks.
+    /// Regions that `activationCheckpointing: Full` recomputes, each as a whole: the blocks. Without any, the workload
+    /// does not support it.
     pub blocks: &'static [&'static str],
     /// Regions that `activationCheckpointing: Selective` recomputes, each as a whole: attention and MLP of each block.
+    /// Without any, the workload does not support it.
     pub sublayers: &'static [&'static str],
     /// Regions that are always recomputed in the backward pass, regardless of `activationCheckpointing`.
     pub rematerialized: &'static [&'static str],
