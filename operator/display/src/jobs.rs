@@ -144,7 +144,7 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     }));
     rows.extend(settings(entries, &statuses));
     rows.extend(trained(&statuses));
-    rows.push(own("trained in", &|entry| provenance::parts(entry.measured_with)));
+    rows.push(own("trained in", &|entry| provenance::parts(entry.measured_with, entry.status.training.as_ref())));
     rows.push(row("device hours", &|status| {
         Some(format!("{} h", short(status.cost.as_ref()?.gpu_hours.as_ref()?.value())))
     }));
@@ -233,6 +233,7 @@ fn trained(statuses: &[TrainingJobStatus]) -> Vec<Compared> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provenance::TrainLaunch;
     use serde_json::{Value, json};
 
     fn job(name: &str, status: Value) -> (TrainingJob, TrainingJobStatus) {
@@ -301,13 +302,14 @@ mod tests {
 
     fn attempt(number: u32, provenance: &Provenance) -> MeasuredWith {
         let (attempt, provenance) = (format!("toy-{number}"), provenance.clone());
-        MeasuredWith { attempt, provenance, judges: false, trains: true }
+        MeasuredWith { attempt, provenance, judges: false, trains: vec![TrainLaunch::default()] }
     }
 
     #[test]
     fn jobs_on_other_data_and_in_other_parts_say_so() {
         let script = json!({"metadata": {"name": "b"}, "spec": {"workload": {"command": ["python", "b.py"]}}});
-        let jobs = [job("a", json!({})), (serde_json::from_value(script).unwrap(), Default::default())];
+        let trained = json!({"training": {"segments": [{"toItems": 64}]}});
+        let jobs = [job("a", trained.clone()), (serde_json::from_value(script).unwrap(), job("b", trained).1)];
         let of = |driver: &str, hash: &str| {
             let found = json!({"driver": driver, "data": {"hashed": "Content", "hash": hash}});
             serde_json::from_value::<Provenance>(found).unwrap()

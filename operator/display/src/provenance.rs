@@ -1,6 +1,7 @@
 //! What attempts were measured with, in words.
 
 use crate::numbers::bytes;
+use pawl_api::status::TrainingStatus;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::provenance::{Build, Cpu, Data, Gpu, Hashed, Provenance, Source};
 use pawl_contract::record::Record;
@@ -21,8 +22,31 @@ pub struct MeasuredWith {
     pub provenance: Provenance,
     /// Whether it measured for the ladder.
     pub judges: bool,
-    /// Whether it trained the model.
-    pub trains: bool,
+    /// Its launches that train.
+    pub trains: Vec<TrainLaunch>,
+}
+
+/// A launch that trains a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrainLaunch {
+    /// Its name.
+    pub launch: String,
+    /// Directory of its checkpoints in the storage; `None`: the storage itself.
+    pub directory: Option<String>,
+}
+
+impl TrainLaunch {
+    fn of(launch: &LaunchPlan) -> Self {
+        let directory = launch.checkpoint.as_ref().and_then(|policy| policy.directory.clone());
+        Self { launch: launch.launch.clone(), directory }
+    }
+
+    /// Whether a part of the model that `training` trains is this launch's, as far as its parts name their launches.
+    fn is_of(&self, training: &TrainingStatus) -> bool {
+        let mut parts = training.segments.iter().filter(|part| part.to_items > part.from_items);
+        self.directory == training.directory
+            && parts.any(|part| part.merged || part.launches.is_empty() || part.launches.contains(&self.launch))
+    }
 }
 
 impl MeasuredWith {
@@ -32,10 +56,11 @@ impl MeasuredWith {
         launches: impl IntoIterator<Item = &'a LaunchPlan>,
         provenance: Option<Provenance>,
     ) -> Option<Self> {
-        let kinds: Vec<LaunchKind> = launches.into_iter().map(|launch| launch.kind).collect();
-        let judges = kinds.iter().any(|kind| matches!(kind, LaunchKind::Measure | LaunchKind::Quality));
-        let trains = kinds.contains(&LaunchKind::Train);
-        let provenance = provenance.filter(|_| kinds.iter().any(|kind| *kind != LaunchKind::Preflight))?;
+        let launches: Vec<&LaunchPlan> = launches.into_iter().collect();
+        let judges = launches.iter().any(|launch| matches!(launch.kind, LaunchKind::Measure | LaunchKind::Quality));
+        let trains = launches.iter().filter(|launch| launch.kind == LaunchKind::Train);
+        let trains = trains.map(|launch| TrainLaunch::of(launch)).collect();
+        let provenance = provenance.filter(|_| launches.iter().any(|launch| launch.kind != LaunchKind::Preflight))?;
         Some(Self { attempt: attempt.to_owned(), provenance, judges, trains })
     }
 
@@ -225,9 +250,11 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
 }
 
 /// What is to be known where the model was trained by several attempts with different machines, versions, programs or
-/// data: `2 attempts, which differ in CPU, Pawl`. `None` where they did not differ.
-pub fn parts(attempts: &[MeasuredWith]) -> Option<String> {
-    let training: Vec<&MeasuredWith> = attempts.iter().filter(|it| it.trains).collect();
+/// data: `2 attempts, which differ in CPU, Pawl`. `None` where they did not differ. The model is that of `training`:
+/// attempts of one before it, which another model followed, do not count.
+pub fn parts(attempts: &[MeasuredWith], training: Option<&TrainingStatus>) -> Option<String> {
+    let is_part = |it: &&MeasuredWith| training.is_some_and(|of| it.trains.iter().any(|launch| launch.is_of(of)));
+    let training: Vec<&MeasuredWith> = attempts.iter().filter(is_part).collect();
     let known = |it: &MeasuredWith| {
         let data = present([("data", it.provenance.data.as_ref().map(of_data))]);
         each(&it.provenance).into_iter().chain(data).collect::<Vec<_>>()
@@ -249,7 +276,18 @@ mod tests {
             "pawl": {"version": "0.1.0", "features": ["cuda", "s3"]},
         });
         let provenance = serde_json::from_value(provenance).unwrap();
-        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges, trains: !judges }
+        let trains = if judges { Vec::new() } else { vec![launch("train-0badcafe", None)] };
+        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges, trains }
+    }
+
+    fn launch(name: &str, directory: Option<&str>) -> TrainLaunch {
+        TrainLaunch { launch: name.to_owned(), directory: directory.map(str::to_owned) }
+    }
+
+    /// A training of 64 items by `launches`.
+    fn training(directory: Option<&str>, launches: &[&str]) -> TrainingStatus {
+        let segments = json!([{"toItems": 64, "launches": launches}]);
+        serde_json::from_value(json!({"directory": directory, "segments": segments})).unwrap()
     }
 
     #[test]
@@ -290,6 +328,8 @@ mod tests {
     #[test]
     fn a_training_in_parts_says_in_what_they_differ() {
         let attempts = [measured(1, "L4", "2.7", true), measured(2, "H200", "2.8", false)];
+        let training = training(None, &["train-0badcafe"]);
+        let parts = |attempts: &[MeasuredWith]| parts(attempts, Some(&training));
         assert_eq!(parts(&attempts), None, "only one of them trained");
         let mut again = measured(3, "H200", "2.8", false);
         assert_eq!(parts(&[attempts[1].clone(), again.clone()]), None);
@@ -297,6 +337,24 @@ mod tests {
         again.provenance.libraries = [("torch".to_owned(), "2.9".to_owned())].into();
         let text = parts(&[attempts[1].clone(), again]);
         assert_eq!(text.as_deref(), Some("2 attempts, which differ in torch, Pawl"));
+    }
+
+    #[test]
+    fn attempts_of_an_earlier_training_did_not_train_the_model() {
+        let trained = |number, gpu: &str, name: &str, directory| {
+            MeasuredWith { trains: vec![launch(name, directory)], ..measured(number, gpu, "2.8", false) }
+        };
+        let first = trained(1, "L4", "train-0badcafe", None);
+        // The script was edited: the launch has the same name.
+        let second = trained(2, "H200", "train-0badcafe", Some("pawl-training-2"));
+        let third = trained(3, "L40S", "train-0badcafe", Some("pawl-training-2"));
+        let restarted = training(Some("pawl-training-2"), &["train-0badcafe"]);
+        assert_eq!(parts(&[first.clone(), second.clone()], Some(&restarted)), None);
+        let text = parts(&[first.clone(), second, third], Some(&restarted));
+        assert_eq!(text.as_deref(), Some("2 attempts, which differ in GPU"));
+        // What the other one trained is not in the model.
+        let other = trained(2, "H200", "train-0b", None);
+        assert_eq!(parts(&[first, other], Some(&training(None, &["train-0b"]))), None);
     }
 
     #[test]

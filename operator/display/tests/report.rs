@@ -9,7 +9,7 @@ use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::LaunchKind;
 use pawl_contract::report::LossPoint;
 use pawl_display::event::EventRecord;
-use pawl_display::provenance::MeasuredWith;
+use pawl_display::provenance::{MeasuredWith, TrainLaunch};
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::report::render;
 use serde_json::{Value, json};
@@ -188,6 +188,7 @@ fn evidence(hostile: &str) -> Evidence {
                      "promisedItemsPerSecond": "1100", "loss": "0.052", "goodput": "0.93",
                      "firstValidation": {"items": 0, "metrics": {"loss": "0.88", "nrmse": "0.94"}},
                      "validation": {"items": 200000, "metrics": {"loss": "0.096", "nrmse": "0.31"}}, "slowWindows": 0, "window": 9, "restarts": 1,
+                     "segments": [{"toItems": 200000, "launches": ["train-0badcafe"]}],
                      "lastCheckpoint": {"name": format!("step-12500{hostile}"), "step": 12500, "items": 200000}},
         "search": searches(hostile),
         "cost": {"gpuHours": "0.31", "spent": "0.59", "saved": "0.22", "currency": "USD"},
@@ -214,7 +215,8 @@ fn evidence(hostile: &str) -> Evidence {
         let provenance = json!({"gpu": {"name": format!("{gpu}{hostile}"), "count": 2}, "image": hostile,
             "libraries": {"torch": "2.8.0", format!("l{hostile}"): hostile}, "command": hostile});
         let provenance = serde_json::from_value(provenance).unwrap();
-        MeasuredWith { attempt: format!("job-{number}{hostile}"), provenance, judges: true, trains: true }
+        let trains = vec![TrainLaunch { launch: "train-0badcafe".to_owned(), directory: None }];
+        MeasuredWith { attempt: format!("job-{number}{hostile}"), provenance, judges: true, trains }
     };
     Evidence::new(job(hostile), status, events, launches).with(vec![ran_with(3, "H200"), ran_with(4, "L4")])
 }

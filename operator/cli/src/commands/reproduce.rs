@@ -94,7 +94,7 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
             line(&mut text, &format!("Its newest build of the trainer: {}", trainer.build));
         }
         warning(attempts).iter().for_each(|warning| line(&mut text, warning));
-        if let Some(parts) = parts(attempts) {
+        if let Some(parts) = parts(attempts, recorded.status.training.as_ref()) {
             line(&mut text, &format!("The model was trained in {parts}: no one of them gives the same model again."));
         }
     }
@@ -116,6 +116,7 @@ fn line(text: &mut String, comment: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pawl_display::provenance::TrainLaunch;
     use serde_json::{Value, json};
 
     fn job(env: Value) -> TrainingJob {
@@ -133,7 +134,8 @@ mod tests {
         let provenance = json!({"driver": driver, "image": "train:v1\nspec: {}", "libraries": {"torch": "2.8.0"},
             "source": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": true}});
         let provenance = serde_json::from_value(provenance).unwrap();
-        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges: true, trains: true }
+        let trains = vec![TrainLaunch::default()];
+        MeasuredWith { attempt: format!("toy-{number}"), provenance, judges: true, trains }
     }
 
     #[test]
@@ -144,7 +146,9 @@ mod tests {
         ]));
         job.metadata.annotations = Some([("example.com/key".to_owned(), "secret-17".to_owned())].into());
         let attempts = [attempt(1, "570"), attempt(2, "580")];
-        let status = serde_json::from_value(json!({"trainer": {"build": "sha256:12"}})).unwrap();
+        let status = serde_json::from_value(json!({
+            "trainer": {"build": "sha256:12"}, "training": {"segments": [{"toItems": 64}]},
+        })).unwrap();
         let recorded = Document { format: 1, spec_hash: String::new(), job: job.clone(), status };
         let text = heading("models/toy", &recorded, &attempts, None) + &manifest(job.clone());
         for part in [

@@ -9,7 +9,9 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
     let facts = facts(&evidence.measured_with);
     let table = html! {
         @if let Some(warning) = warning(&evidence.measured_with) { p.notice { (warning) } }
-        @if let Some(parts) = parts(&evidence.measured_with) { p.notice { "The model was trained in " (parts) "." } }
+        @if let Some(parts) = parts(&evidence.measured_with, evidence.status.training.as_ref()) {
+            p.notice { "The model was trained in " (parts) "." }
+        }
         table {
             tbody {
                 @for fact in &facts {
