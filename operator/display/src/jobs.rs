@@ -88,12 +88,15 @@ pub struct Compared {
     pub name: String,
     /// One for each job, in their order; empty where a job has none.
     pub values: Vec<String>,
+    /// Whether the jobs differ in it.
+    pub differs: bool,
 }
 
 impl Compared {
-    /// Whether the jobs differ in it.
-    pub fn differs(&self) -> bool {
-        self.values.windows(2).any(|pair| pair[0] != pair[1])
+    /// The jobs differ in what has different `values`.
+    fn new(name: &str, values: Vec<String>) -> Self {
+        let differs = values.windows(2).any(|pair| pair[0] != pair[1]);
+        Self { name: name.to_owned(), values, differs }
     }
 }
 
@@ -105,7 +108,7 @@ pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
     let mut names = names(&entries).into_iter();
     let head = [String::new(), String::new(), names.next().unwrap_or_default(), names.next().unwrap_or_default()];
     let rows = compared(&entries).into_iter().map(|row| {
-        let mark = if row.differs() { "≠" } else { "" };
+        let mark = if row.differs { "≠" } else { "" };
         let mut values = row.values.into_iter();
         [mark.to_owned(), row.name, values.next().unwrap_or_default(), values.next().unwrap_or_default()]
     });
@@ -116,19 +119,19 @@ pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
 /// were measured with they differ.
 pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     let statuses: Vec<TrainingJobStatus> = entries.iter().map(|entry| plain(entry.status)).collect();
-    let row = |name: &str, value: &dyn Fn(&TrainingJobStatus) -> Option<String>| Compared {
-        name: name.to_owned(),
-        values: statuses.iter().map(|status| value(status).unwrap_or_default()).collect(),
+    let row = |name: &str, value: &dyn Fn(&TrainingJobStatus) -> Option<String>| {
+        Compared::new(name, statuses.iter().map(|status| value(status).unwrap_or_default()).collect())
     };
-    let own = |name: &str, value: &dyn Fn(&Entry<'_>) -> Option<String>| Compared {
-        name: name.to_owned(),
-        values: entries.iter().map(|entry| value(entry).unwrap_or_default()).collect(),
+    let own = |name: &str, value: &dyn Fn(&Entry<'_>) -> Option<String>| {
+        Compared::new(name, entries.iter().map(|entry| value(entry).unwrap_or_default()).collect())
     };
+    let data = own("data", &|entry| {
+        Some(provenance::data(entry.measured_with).map_or_else(|| "not known".to_owned(), |data| plain(&data)))
+    });
+    let differs = provenance::differ(entries.iter().filter_map(|entry| provenance::newest_data(entry.measured_with)));
     let mut rows = vec![
         own("workload", &|entry| Some(entry.workload())),
-        own("data", &|entry| {
-            Some(provenance::data(entry.measured_with).map_or_else(|| "not known".to_owned(), |data| plain(&data)))
-        }),
+        Compared { differs, ..data },
         row("stage", &|status| Some(status.stage.to_string())),
         row("speedup", &|status| status.speedup.as_ref().map(|speedup| factor(speedup.value()))),
     ];
@@ -173,7 +176,7 @@ fn measured_with(entries: &[Entry<'_>]) -> Vec<Compared> {
         side.as_ref().and_then(|side| side.get(name)).cloned().unwrap_or_default()
     };
     let different = names.into_iter().filter(differs);
-    different.map(|name| Compared { values: sides.iter().map(|side| value(side, &name)).collect(), name }).collect()
+    different.map(|name| Compared::new(&name, sides.iter().map(|side| value(side, &name)).collect())).collect()
 }
 
 /// `names` without repetitions, in the order in which each is first.
@@ -205,9 +208,8 @@ fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compar
     let names: BTreeSet<&String> = sides.iter().flat_map(BTreeMap::keys).collect();
     let value =
         |side: &BTreeMap<String, String>, name: &str| side.get(name).cloned().unwrap_or_else(|| "default".to_owned());
-    let row =
-        |name: &String| Compared { name: name.clone(), values: sides.iter().map(|side| value(side, name)).collect() };
-    names.into_iter().map(row).filter(Compared::differs).collect()
+    let row = |name: &String| Compared::new(name, sides.iter().map(|side| value(side, name)).collect());
+    names.into_iter().map(row).filter(|row| row.differs).collect()
 }
 
 /// What the trainings did.
@@ -225,8 +227,7 @@ fn trained(statuses: &[TrainingJobStatus]) -> Vec<Compared> {
     let value = |facts: &[(String, String)], name: &str| {
         facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
-    let row =
-        |name: &str| Compared { name: name.to_owned(), values: sides.iter().map(|facts| value(facts, name)).collect() };
+    let row = |name: &str| Compared::new(name, sides.iter().map(|facts| value(facts, name)).collect());
     distinct(sides.iter().flatten().map(|(name, _)| name.as_str())).into_iter().map(row).collect()
 }
 
@@ -296,8 +297,8 @@ mod tests {
         let jobs = [job("a", 8), job("b", 8), job("c", 16)];
         let rows = compared(&jobs.each_ref().map(entry));
         let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
-        assert_eq!((row("batchPerGpu").values.join(" "), row("batchPerGpu").differs()), ("8 8 16".to_owned(), true));
-        assert!(!row("device hours").differs() && rows.iter().all(|row| row.name != "all together"), "{rows:?}");
+        assert_eq!((row("batchPerGpu").values.join(" "), row("batchPerGpu").differs), ("8 8 16".to_owned(), true));
+        assert!(!row("device hours").differs && rows.iter().all(|row| row.name != "all together"), "{rows:?}");
     }
 
     fn attempt(number: u32, provenance: &Provenance) -> MeasuredWith {
@@ -323,11 +324,12 @@ mod tests {
         let values = |name: &str| all.iter().find(|row| row.name == name).map(|row| row.values.join("; "));
         assert_eq!(values("workload").as_deref(), Some("ups; python b.py"));
         assert_eq!(values("data").as_deref(), Some("contents 0b; not known"));
+        assert!(all.iter().all(|row| row.name != "data" || !row.differs), "they may be the same");
         assert_eq!(values("trained in").as_deref(), Some("2 attempts, which differ in driver; "));
         let same = rows(&[new.clone()], &[new.clone()]);
-        assert!(same.iter().filter(|row| row.differs()).all(|row| row.name == "workload"), "{same:?}");
+        assert!(same.iter().filter(|row| row.differs).all(|row| row.name == "workload"), "{same:?}");
         let other = rows(&[new], &[attempt(1, &of("580", "0c"))]);
-        assert!(other.iter().any(|row| row.name == "data" && row.differs()));
+        assert!(other.iter().any(|row| row.name == "data" && row.differs));
     }
 
     #[test]

@@ -159,7 +159,28 @@ fn of_cpu(cpu: &Cpu) -> Option<String> {
 /// The newest data of these attempts, oldest first: `/data/pde, contents 0badcafe0bad`; of those that differ in it, the
 /// others are left out. `None` when nothing is known of any.
 pub fn data(attempts: &[MeasuredWith]) -> Option<String> {
-    attempts.iter().rev().find_map(|it| it.provenance.data.as_ref()).map(of_data)
+    newest_data(attempts).map(of_data)
+}
+
+/// The newest data of these attempts, oldest first.
+pub(crate) fn newest_data(attempts: &[MeasuredWith]) -> Option<&Data> {
+    attempts.iter().rev().find_map(|it| it.provenance.data.as_ref())
+}
+
+/// Whether these are known to be different data. Hashes of different kinds say nothing about each other, and the same
+/// data may have several fingerprints.
+fn differs(a: &Data, b: &Data) -> bool {
+    let compares = match a.hashed {
+        Hashed::Generator | Hashed::Content | Hashed::Sample | Hashed::Names => a.hashed == b.hashed,
+        Hashed::Fingerprint | Hashed::Other => false,
+    };
+    compares && a.hash != b.hash
+}
+
+/// Whether any two of these are known to be different data.
+pub(crate) fn differ<'a>(data: impl IntoIterator<Item = &'a Data>) -> bool {
+    let all: Vec<&Data> = data.into_iter().collect();
+    all.iter().enumerate().any(|(index, data)| all[..index].iter().any(|earlier| differs(earlier, data)))
 }
 
 fn of_data(Data { from, hashed, hash }: &Data) -> String {
@@ -225,19 +246,17 @@ fn collected<'a>(attempts: impl DoubleEndedIterator<Item = (&'a str, Vec<(String
 /// they did not.
 pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
     let compared = |provenance: &Provenance| {
-        let Provenance { gpu, cpu, driver, cuda, libraries, data, .. } = provenance;
+        let Provenance { gpu, cpu, driver, cuda, libraries, .. } = provenance;
         let models = [
             ("GPU", gpu.as_ref().and_then(|gpu| gpu.name.clone())),
             ("CPU", cpu.as_ref().and_then(|cpu| cpu.name.clone())),
             ("driver", driver.clone()),
             ("CUDA", cuda.clone()),
-            ("data", data.as_ref().map(of_data)),
         ];
         present(models).chain(libraries.clone()).collect::<Vec<_>>()
     };
-    let judging = attempts.iter().filter(|it| it.judges);
-    let facts = collected(judging.map(|it| (it.attempt.as_str(), compared(&it.provenance))));
-    let different: Vec<String> = facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
+    let judging: Vec<&MeasuredWith> = attempts.iter().filter(|it| it.judges).collect();
+    let different = different(&judging, compared);
     (!different.is_empty()).then(|| {
         format!(
             "Attempts that measured differ in {}. Both launches of a pair that measured speed ran in one attempt, so \
@@ -255,13 +274,15 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
 pub fn parts(attempts: &[MeasuredWith], training: Option<&TrainingStatus>) -> Option<String> {
     let is_part = |it: &&MeasuredWith| training.is_some_and(|of| it.trains.iter().any(|launch| launch.is_of(of)));
     let training: Vec<&MeasuredWith> = attempts.iter().filter(is_part).collect();
-    let known = |it: &MeasuredWith| {
-        let data = present([("data", it.provenance.data.as_ref().map(of_data))]);
-        each(&it.provenance).into_iter().chain(data).collect::<Vec<_>>()
-    };
-    let facts = collected(training.iter().map(|it| (it.attempt.as_str(), known(it))));
-    let different: Vec<String> = facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).collect();
+    let different = different(&training, each);
     (!different.is_empty()).then(|| format!("{} attempts, which differ in {}", training.len(), different.join(", ")))
+}
+
+/// Names of the facts in which attempts differ, the data last.
+fn different(attempts: &[&MeasuredWith], facts: impl Fn(&Provenance) -> Vec<(String, String)>) -> Vec<String> {
+    let facts = collected(attempts.iter().map(|it| (it.attempt.as_str(), facts(&it.provenance))));
+    let data = differ(attempts.iter().filter_map(|it| it.provenance.data.as_ref())).then(|| "data".to_owned());
+    facts.into_iter().filter(|fact| fact.values.len() > 1).map(|fact| fact.name).chain(data).collect()
 }
 
 #[cfg(test)]
@@ -341,8 +362,9 @@ mod tests {
 
     #[test]
     fn attempts_of_an_earlier_training_did_not_train_the_model() {
-        let trained = |number, gpu: &str, name: &str, directory| {
-            MeasuredWith { trains: vec![launch(name, directory)], ..measured(number, gpu, "2.8", false) }
+        let trained = |number, gpu: &str, name: &str, directory| MeasuredWith {
+            trains: vec![launch(name, directory)],
+            ..measured(number, gpu, "2.8", false)
         };
         let first = trained(1, "L4", "train-0badcafe", None);
         // The script was edited: the launch has the same name.
@@ -371,7 +393,31 @@ mod tests {
         let text = data(&[files.clone(), generated.clone(), unknown]);
         assert_eq!(text.as_deref(), Some("generated, configuration and seed 0123456789ab"));
         assert_eq!(data(&[files.clone()]).as_deref(), Some("/data, parts of the contents 0123456789ab"));
-        assert!(warning(&[generated, files]).is_some_and(|text| text.contains("differ in data.")));
+    }
+
+    #[test]
+    fn data_differ_by_known_hashes_of_one_kind() {
+        let with = |number, from: Option<&str>, hashed: &str, hash: &str| {
+            let data = json!({"from": from, "hashed": hashed, "hash": hash});
+            let mut attempt = measured(number, "L4", "2.8", true);
+            attempt.provenance.data = Some(serde_json::from_value(data).unwrap());
+            attempt
+        };
+        let first = with(1, Some("/data"), "Content", "0b");
+        let differs = |other| {
+            let judged = [first.clone(), other];
+            let trained = judged.clone().map(|it| MeasuredWith { trains: vec![launch("t", None)], ..it });
+            let text = parts(&trained, Some(&training(None, &["t"])));
+            let warned = warning(&judged).is_some_and(|text| text.contains("differ in data."));
+            assert_eq!(text.as_deref(), warned.then_some("2 attempts, which differ in data"));
+            warned
+        };
+        assert!(differs(with(2, Some("/data"), "Content", "0c")));
+        assert!(!differs(with(2, Some("/mnt"), "Content", "0b")), "the same elsewhere");
+        assert!(!differs(with(2, Some("/data"), "Names", "0c")), "they were not read to the end");
+        let fingerprints = [with(1, None, "Fingerprint", "0b"), with(2, None, "Fingerprint", "0c")];
+        assert_eq!(warning(&fingerprints), None, "of two machines");
+        assert_eq!(warning(&[with(1, None, "Later", "0b"), with(2, None, "Later", "0c")]), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Data, by a hash: two launches with different ones had different data.
+/// Data, by a hash: two launches with different hashes of one kind, other than a fingerprint, had different data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Data {

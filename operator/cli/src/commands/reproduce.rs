@@ -148,7 +148,8 @@ mod tests {
         let attempts = [attempt(1, "570"), attempt(2, "580")];
         let status = serde_json::from_value(json!({
             "trainer": {"build": "sha256:12"}, "training": {"segments": [{"toItems": 64}]},
-        })).unwrap();
+        }))
+        .unwrap();
         let recorded = Document { format: 1, spec_hash: String::new(), job: job.clone(), status };
         let text = heading("models/toy", &recorded, &attempts, None) + &manifest(job.clone());
         for part in [

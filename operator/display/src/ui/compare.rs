@@ -48,8 +48,8 @@ fn entry(evidence: &Evidence) -> Entry<'_> {
 
 fn line(row: &Compared) -> Markup {
     html! {
-        tr.changed[row.differs()] {
-            th scope="row" { @if row.differs() { "≠ " } (row.name) }
+        tr.changed[row.differs] {
+            th scope="row" { @if row.differs { "≠ " } (row.name) }
             @for value in &row.values { td { (value) } }
         }
     }
