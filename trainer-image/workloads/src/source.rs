@@ -1,10 +1,12 @@
 //! Which data a launch has, as a hash for whoever repeats it or compares it with another one.
 
+use crate::store::hex;
 use pawl_contract::provenance::{Data, Hashed};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,11 +15,11 @@ const PART: u64 = 1 << 20;
 /// Files whose contents are hashed, at most, and bytes of all of them.
 const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 64 << 20;
-/// How long contents are read.
+/// How long files are listed, and then how long contents are read.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Files that are listed, at most, and directories that are in one another.
+/// Files and directories that are listed, at most, and directories that are in one another.
 const MAX_LISTED: usize = 100_000;
-const MAX_DEPTH: u32 = 16;
+const MAX_DEPTH: usize = 16;
 
 /// What the data of a job are.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +36,12 @@ impl Source {
         directory.map_or(Self::Generated(generated), |directory| Self::Files(directory.into()))
     }
 
-    /// The data of the workload called `workload`, by their hash; `None` when the files cannot be read.
+    /// The data of the workload called `workload`, by their hash; `None` when the files cannot be listed.
     pub fn hashed(&self, workload: &str) -> Option<Data> {
         match self {
             Self::Generated(configuration) => {
                 let text = json!([workload, configuration]).to_string();
-                let hash = hex(Sha256::new().chain_update(text));
+                let hash = hex(Sha256::digest(text).as_slice());
                 Some(Data { from: None, hashed: Hashed::Generator, hash })
             }
             Self::Files(path) => {
@@ -50,18 +52,16 @@ impl Source {
     }
 }
 
-/// The hash of the files at `path`, with their contents if they are read within `patience`.
+/// The hash of the files at `path`, with their contents if they can be read within `patience`.
 fn files(path: &Path, patience: Duration) -> io::Result<(String, Hashed)> {
-    let mut found = Vec::new();
-    list(path, 0, &mut found)?;
-    found.sort_unstable();
+    let found = Listing::of(path, PATIENCE)?;
     let mut digest = Sha256::new();
     for (file, size) in &found {
         digest.update(format!("{}\0{size}\0", file.strip_prefix(path).unwrap_or(file).display()));
     }
-    Ok(match contents(digest.clone(), &found, patience)? {
-        Some(whole) => whole,
-        None => (hex(digest), Hashed::Names),
+    Ok(match contents(digest.clone(), &found, patience) {
+        Ok(Some(whole)) => whole,
+        Ok(None) | Err(_) => (hex(digest.finalize().as_slice()), Hashed::Names),
     })
 }
 
@@ -72,7 +72,7 @@ fn contents(mut digest: Sha256, files: &[(PathBuf, u64)], patience: Duration) ->
     for (path, size) in files.iter().take(MAX_FILES) {
         let read = (*size).min(2 * PART);
         if read > left {
-            return Ok(Some((hex(digest), Hashed::Sample)));
+            return Ok(Some((hex(digest.finalize().as_slice()), Hashed::Sample)));
         }
         left -= read;
         is_whole &= *size == read;
@@ -88,33 +88,73 @@ fn contents(mut digest: Sha256, files: &[(PathBuf, u64)], patience: Duration) ->
         }
         digest.update(&buffer);
     }
-    Ok(Some((hex(digest), if is_whole { Hashed::Content } else { Hashed::Sample })))
+    Ok(Some((hex(digest.finalize().as_slice()), if is_whole { Hashed::Content } else { Hashed::Sample })))
 }
 
-/// Adds the files at `path` and their sizes, in no order.
-fn list(path: &Path, depth: u32, found: &mut Vec<(PathBuf, u64)>) -> io::Result<()> {
-    // Links are followed: a mounted ConfigMap and a cache of datasets consist of them.
-    let about = std::fs::metadata(path)?;
-    if about.is_file() {
-        found.push((path.to_owned(), about.len()));
-    } else if about.is_dir() {
-        if depth == MAX_DEPTH {
-            return Err(io::Error::other("too many directories in one another"));
-        }
-        for entry in std::fs::read_dir(path)? {
-            list(&entry?.path(), depth + 1, found)?;
+/// The files in a directory.
+struct Listing {
+    /// Each with its size, bytes.
+    files: Vec<(PathBuf, u64)>,
+    /// Number of the directories.
+    directories: usize,
+    /// Device and number of each directory that is being listed, the outermost first.
+    open: Vec<(u64, u64)>,
+    /// When it is too late.
+    until: Instant,
+}
+
+impl Listing {
+    /// The files at `path` and their sizes, in order.
+    ///
+    /// # Errors
+    /// `path` cannot be read, or there is more than can be listed within `patience` and the limits.
+    fn of(path: &Path, patience: Duration) -> io::Result<Vec<(PathBuf, u64)>> {
+        let until = Instant::now() + patience;
+        let mut listing = Self { files: Vec::new(), directories: 0, open: Vec::new(), until };
+        match listing.add(path)? {
+            true => {
+                listing.files.sort_unstable();
+                Ok(listing.files)
+            }
+            false => Err(io::Error::other("too many files or directories, or too slow")),
         }
     }
-    if found.len() > MAX_LISTED { Err(io::Error::other("too many files")) } else { Ok(()) }
-}
 
-fn hex(digest: Sha256) -> String {
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    /// Adds the files at `path`, in no order. Returns whether that is all of them.
+    fn add(&mut self, path: &Path) -> io::Result<bool> {
+        // Links are followed: a mounted ConfigMap and a cache of datasets consist of them.
+        let about = std::fs::metadata(path)?;
+        let id = (about.dev(), about.ino());
+        if about.is_file() {
+            self.files.push((path.to_owned(), about.len()));
+        } else if about.is_dir() && !self.open.contains(&id) {
+            if self.open.len() == MAX_DEPTH {
+                return Ok(false);
+            }
+            self.directories += 1;
+            let entries = std::fs::read_dir(path)?;
+            self.open.push(id);
+            for entry in entries.flatten() {
+                // In a mounted ConfigMap the directory to which the links lead, of another name in each pod.
+                if entry.file_name().as_encoded_bytes().starts_with(b"..") {
+                    continue;
+                }
+                // What cannot be read, such as `lost+found`, or a link to nothing, is not data.
+                if !self.add(&entry.path()).unwrap_or(true) {
+                    return Ok(false);
+                }
+            }
+            self.open.pop();
+        }
+        let is_too_much = self.files.len() > MAX_LISTED || self.directories > MAX_LISTED;
+        Ok(!is_too_much && Instant::now() <= self.until)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     fn of(path: &Path) -> Data {
         Source::Files(path.to_owned()).hashed("slm").unwrap()
@@ -143,6 +183,39 @@ mod tests {
         assert_eq!(of(elsewhere.path()).hash, name.hash);
         assert_eq!(of(&elsewhere.path().join("c.txt")).hashed, Hashed::Content, "one file");
         assert_eq!(Source::Files(directory.path().join("nowhere")).hashed("slm"), None);
+    }
+
+    #[test]
+    fn volumes_with_the_same_files_are_the_same_data() {
+        // As the kubelet mounts a ConfigMap.
+        let mounted = |directory: &str| {
+            let volume = tempfile::tempdir().unwrap();
+            std::fs::create_dir(volume.path().join(directory)).unwrap();
+            std::fs::write(volume.path().join(directory).join("a.txt"), "one").unwrap();
+            symlink(directory, volume.path().join("..data")).unwrap();
+            symlink("..data/a.txt", volume.path().join("a.txt")).unwrap();
+            volume
+        };
+        let (first, second) = (mounted("..2026_01_01_a"), mounted("..2026_01_02_b"));
+        let hash = of(first.path()).hash;
+        assert_eq!(of(second.path()).hash, hash);
+        assert_eq!(Listing::of(first.path(), PATIENCE).unwrap().len(), 1);
+        // What is in no way a file.
+        symlink("nowhere", first.path().join("dangling")).unwrap();
+        symlink(".", first.path().join("loop")).unwrap();
+        symlink("loop", first.path().join("loops")).unwrap();
+        assert_eq!(of(first.path()).hash, hash);
+    }
+
+    #[test]
+    fn a_listing_ends_in_time_and_within_its_limits() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.txt"), "one").unwrap();
+        assert!(Listing::of(directory.path(), Duration::ZERO).is_err());
+        let deep = (0..MAX_DEPTH).fold(directory.path().to_owned(), |path, _| path.join("d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        assert!(Listing::of(directory.path(), PATIENCE).is_err());
+        assert!(Listing::of(&directory.path().join("d"), PATIENCE).unwrap().is_empty());
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Hashed {
     /// Names and sizes of all files, and parts of their contents: of a file of more than 2 MiB the first and the last
     /// one, and of many files only the first ones.
     Sample,
-    /// Names and sizes of all files: their contents take too long to read.
+    /// Names and sizes of all files: their contents take too long to read, or cannot be read.
     Names,
     /// What the library that reads them has as their fingerprint. The same data may have another one on another
     /// machine.

@@ -19,7 +19,8 @@ pub fn hash(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes).as_slice())
 }
 
-fn hex(digest: &[u8]) -> String {
+/// Bytes in hexadecimal.
+pub fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -13,7 +13,7 @@ pub mod parquet;
 pub use array::Rows;
 
 pub(crate) use lock::acquire;
-pub(crate) use manifest::write_atomic;
+pub(crate) use manifest::{hex, write_atomic};
 
 use manifest::{Entry, Journal, Manifest, Stamps, hash};
 use rayon::prelude::*;
