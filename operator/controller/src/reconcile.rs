@@ -48,7 +48,11 @@ const PROBLEM_EVERY: Duration = Duration::from_secs(30);
 /// [`Error`]: the next reconcile decides again.
 pub async fn reconcile(context: &Context, cached: &reading::Job) -> Result<Next, Error> {
     let key = Key::of(&cached.job);
-    if !context.leadership.may_act() || cached.job.metadata.deletion_timestamp.is_some() {
+    if cached.job.metadata.deletion_timestamp.is_some() {
+        context.jobs.token_secrets_leave(&key);
+        return Ok(Next::await_change());
+    }
+    if !context.leadership.may_act() {
         return Ok(Next::await_change());
     }
     if let Some(again) = context.namespaces.wait(&context.client, &key.namespace).await {
@@ -296,6 +300,7 @@ async fn rest(
     }
     if matches!(status.stage, Stage::Complete | Stage::Failed) {
         context.jobs.forget_recent(key);
+        context.jobs.token_secrets_leave(key);
     }
     let next = [requeue, over, unsettled, belief.due()].into_iter().flatten().min();
     Ok(next.map_or_else(Next::await_change, Next::requeue))

@@ -22,13 +22,16 @@ const TOKENS: usize = 32;
 /// A Secret with tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownSecret {
-    name: String,
+    /// Its name.
+    pub(crate) name: String,
     /// The `TrainingJob` with which it is deleted.
     pub(crate) owner: OwnerReference,
     /// Tokens that were given to gangs.
     taken: usize,
     /// It was created, and nothing says that it is gone.
     made: bool,
+    /// The job with which it is deleted is over, or is being deleted.
+    leaves: bool,
     /// When this was last doubted.
     doubted: Option<Instant>,
     /// Who creates it holds this: of many gangs that start at once, one does.
@@ -37,7 +40,7 @@ pub(crate) struct KnownSecret {
 
 impl KnownSecret {
     fn new(name: String, owner: OwnerReference, taken: usize) -> Self {
-        Self { name, owner, taken, made: false, doubted: None, creation: Arc::default() }
+        Self { name, owner, taken, made: false, leaves: false, doubted: None, creation: Arc::default() }
     }
 
     fn take(&mut self) -> TokenRef {
@@ -58,19 +61,22 @@ impl JobState {
 }
 
 impl Jobs {
-    /// A token for a gang of a job: of a Secret of the job, or else of another one in its namespace, or else of a new
-    /// one, `new`, that will be deleted with `owner`, the job.
+    /// A token for a gang of a job: of a Secret of the job, or else of another job in its namespace that is not over, or
+    /// else of a new one, `new`, that will be deleted with `owner`, the job.
     pub(crate) fn take_token(&self, key: &Key, owner: OwnerReference, new: String) -> TokenRef {
         let mut states = self.lock();
         if let Some(own) = states.get_mut(key) {
             // Those of an earlier job of this name went with it.
             own.tokens.retain(|secret| secret.owner.uid == owner.uid);
+            // It was edited, and is not over any more.
+            own.tokens.iter_mut().for_each(|secret| secret.leaves = false);
             if let Some(secret) = own.open_secret() {
                 return secret.take();
             }
         }
         let others = states.iter_mut().filter(|(other, _)| other.namespace == key.namespace);
-        if let Some(secret) = others.filter_map(|(_, state)| state.open_secret()).next() {
+        if let Some(secret) = others.filter_map(|(_, state)| state.open_secret().filter(|secret| !secret.leaves)).next()
+        {
             return secret.take();
         }
         let tokens = &mut states.entry(key.clone()).or_default().tokens;
@@ -80,6 +86,11 @@ impl Jobs {
         let taken = secret.take();
         tokens.push(secret);
         taken
+    }
+
+    /// A job is over, or is being deleted: gangs of others take no more tokens of its Secrets, which may go soon.
+    pub(crate) fn token_secrets_leave(&self, key: &Key) {
+        self.change(key, |state| state.tokens.iter_mut().for_each(|secret| secret.leaves = true));
     }
 
     /// What is known of a Secret with a token of a gang of this job. Of one that this process did not name, or whose
@@ -95,7 +106,8 @@ impl Jobs {
     }
 
     /// The tokens of a Secret in the namespace of this job, by their keys; what an earlier version named has one. They
-    /// are the same if it is created again: nodes with a pod that mounts an immutable Secret keep the old one.
+    /// are the same if this process creates it again: nodes with a pod that mounts an immutable Secret keep the old
+    /// one. Another process makes others: pods of one gang that read both do not meet, and the gang is started again.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -210,6 +222,17 @@ mod tests {
         let (key, owner) = job("b");
         jobs.entry(&key, |state| state.tokens.push(KnownSecret::new("s1".to_owned(), owner, 1)));
         assert_eq!(take(&jobs, "b", "s2"), TokenRef { secret: "s1".to_owned(), key: "1".to_owned() });
+    }
+
+    #[test]
+    fn a_secret_of_a_job_that_is_over_is_for_its_own_gangs() {
+        let jobs = Jobs::default();
+        take(&jobs, "a", "s0");
+        jobs.token_secrets_leave(&job("a").0);
+        assert_eq!(take(&jobs, "b", "s1").secret, "s1", "the other one goes with its job");
+        assert_eq!(take(&jobs, "a", "s2"), TokenRef { secret: "s0".to_owned(), key: "1".to_owned() });
+        jobs.token_secrets_leave(&job("b").0);
+        assert_eq!(take(&jobs, "c", "s3").secret, "s0", "its job was edited");
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Store {
     pub garbage_after: u32,
     /// How many steps each object has outlived its owner.
     pub orphans: BTreeMap<Id, u32>,
+    /// The gang whose pods were the first to mount each token: namespace, Secret and key.
+    pub tokens: BTreeMap<String, String>,
     uids: u64,
 }
 

@@ -9,7 +9,7 @@ use pawl_contract::report::{LaunchResult, fold};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-fn of_kind(store: &Store, kind: &str) -> Vec<(Id, Value)> {
+pub fn of_kind(store: &Store, kind: &str) -> Vec<(Id, Value)> {
     store.objects.iter().filter(|((plural, ..), _)| plural == kind).map(|(id, o)| (id.clone(), o.clone())).collect()
 }
 
@@ -115,6 +115,7 @@ fn run_pods(store: &mut Store) {
             }
             _ => {
                 if let Some(plan) = mounted(store, &id, &gang) {
+                    mount_tokens(store, &id.1, &pod, &gang);
                     pod["read"] = serde_json::to_value(plan).unwrap();
                     pod["spec"]["nodeName"] = json!(format!("node-{index}"));
                     pod["status"] = json!({"phase": "Running", "podIP": format!("10.0.0.{index}"),
@@ -123,6 +124,16 @@ fn run_pods(store: &mut Store) {
                 }
             }
         }
+    }
+}
+
+/// A token is of one gang for ever: also of one whose pods are gone.
+fn mount_tokens(store: &mut Store, namespace: &str, pod: &Value, gang: &str) {
+    for volume in pod["spec"]["volumes"].as_array().into_iter().flatten() {
+        let Some(secret) = volume["secret"]["secretName"].as_str() else { continue };
+        let token = format!("{namespace}/{secret}/{}", volume["secret"]["items"][0]["key"]);
+        let first = store.tokens.entry(token).or_insert_with(|| gang.to_owned());
+        assert_eq!(*first, gang, "a pod must never mount the token of another gang");
     }
 }
 
@@ -144,10 +155,6 @@ pub fn mounted(store: &Store, (_, namespace, name): &Id, gang: &str) -> Option<A
             let there = store.objects.get(&("secrets".to_owned(), namespace.clone(), secret.to_owned()))?;
             let key = volume["secret"]["items"][0]["key"].as_str().unwrap();
             assert!(there["data"][key].is_string(), "{secret} has no token {key}");
-            let mounts = |pod: &Value| pod["spec"]["volumes"].as_array().is_some_and(|all| all.contains(volume));
-            let others =
-                of_kind(store, "pods").into_iter().filter(|(_, pod)| owner(pod, "Job").as_deref() != Some(gang));
-            assert!(others.map(|(_, pod)| pod).all(|pod| !mounts(&pod)), "nor does it mount the token of another gang");
         }
         if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
             store.objects.get(&("persistentvolumeclaims".to_owned(), namespace.clone(), claim.to_owned()))?;
