@@ -7,7 +7,7 @@ use crate::provenance::{self, MeasuredWith};
 use crate::verdict;
 use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_contract::provenance::Provenance;
+use pawl_contract::provenance::{Provenance, redacted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A job, its status, and where that is kept.
@@ -32,8 +32,7 @@ impl Entry<'_> {
     /// The name or the command of its workload.
     fn workload(&self) -> String {
         let workload = &self.job.spec.workload;
-        let command =
-            || workload.command.iter().chain(&workload.args).map(String::as_str).collect::<Vec<_>>().join(" ");
+        let command = || redacted(&[&workload.command[..], &workload.args[..]].concat());
         plain(&workload.name.clone().unwrap_or_else(command))
     }
 
@@ -308,7 +307,7 @@ mod tests {
 
     #[test]
     fn jobs_on_other_data_and_in_other_parts_say_so() {
-        let script = json!({"metadata": {"name": "b"}, "spec": {"workload": {"command": ["python", "b.py"]}}});
+        let script = json!({"metadata": {"name": "b"}, "spec": {"workload": {"command": ["python", "b.py"], "args": ["--token=hf_17"]}}});
         let trained = json!({"training": {"segments": [{"toItems": 64}]}});
         let jobs = [job("a", trained.clone()), (serde_json::from_value(script).unwrap(), job("b", trained).1)];
         let of = |driver: &str, hash: &str| {
@@ -322,7 +321,7 @@ mod tests {
         };
         let all = rows(&[old.clone(), new.clone()], &[]);
         let values = |name: &str| all.iter().find(|row| row.name == name).map(|row| row.values.join("; "));
-        assert_eq!(values("workload").as_deref(), Some("ups; python b.py"));
+        assert_eq!(values("workload").as_deref(), Some("ups; python b.py --token=***"));
         assert_eq!(values("data").as_deref(), Some("contents 0b; not known"));
         assert!(all.iter().all(|row| row.name != "data" || !row.differs), "they may be the same");
         assert_eq!(values("trained in").as_deref(), Some("2 attempts, which differ in driver; "));

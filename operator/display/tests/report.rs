@@ -266,6 +266,15 @@ fn the_page_shows_everything_and_needs_nothing() {
     }
 }
 
+#[test]
+fn the_page_has_no_secrets_of_the_command() {
+    let workload = json!({"command": ["python", "train.py", "--token=hf_17"]});
+    let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": workload}});
+    let job = serde_json::from_value(job).unwrap();
+    let page = render(&Evidence::new(job, Default::default(), Vec::new(), Vec::new()));
+    assert!(page.contains("workload python train.py --token=***") && !page.contains("hf_17"), "{page}");
+}
+
 /// Number of elements of the page with a class, such as `circle` and `point train`.
 fn count(page: &str, element: &str, class: &str) -> usize {
     page.matches(&format!("<{element} class=\"{class}\"")).count()

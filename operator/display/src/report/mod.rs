@@ -18,6 +18,7 @@ use crate::summary::alarms;
 use crate::verdict::{Tone, stage_tone, tone};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use pawl_contract::provenance::redacted;
 use pawl_contract::report::unprintable;
 
 /// The style sheet of the page.
@@ -86,7 +87,7 @@ fn header(evidence: &Evidence) -> Markup {
     let status = &evidence.status;
     let class = stage_tone(status.stage).class();
     let workload = &evidence.job.spec.workload;
-    let workload = workload.name.clone().unwrap_or_else(|| workload.command.join(" "));
+    let workload = workload.name.clone().unwrap_or_else(|| redacted(&workload.command));
     let ranks = evidence.job.spec.trainer.world_size();
     let device = if evidence.job.spec.trainer.gpus_per_replica == 0 { "CPU rank" } else { "GPU" };
     let plural = if ranks == 1 { "" } else { "s" };
