@@ -70,10 +70,10 @@ pub struct Completed {
 
 /// The status of a job after the ends of those attempts that had not ended when it was recorded: what the operator has
 /// written then, and the events that it has published. An attempt that was stopped or lost has no end here: another one
-/// followed.
+/// followed. Records of another job of this name say nothing about this one.
 pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Record]) -> Completed {
     let (mut status, mut happened) = (recorded.clone(), Vec::new());
-    for record in records {
+    for record in records.iter().filter(|record| may_be_of(record, job)) {
         let Some(end) = &record.end else { continue };
         let under_way = status.under_way().find(|attempt| attempt.name == record.begun.attempt);
         let Some(plan_hash) = under_way.map(|attempt| attempt.plan_hash.clone()) else { continue };
@@ -101,4 +101,10 @@ pub fn completed(job: &TrainingJob, recorded: &TrainingJobStatus, records: &[Rec
         }
     }
     Completed { status, happened }
+}
+
+/// Whether a record is of `job`, as far as both are known: a job of `pawl run` has no unique identifier.
+fn may_be_of(record: &Record, job: &TrainingJob) -> bool {
+    let uid = &record.begun.uid;
+    uid.is_empty() || job.metadata.uid.as_ref().is_none_or(|of| of == uid)
 }

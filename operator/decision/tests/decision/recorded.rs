@@ -53,7 +53,8 @@ fn a_job_that_was_recorded_when_its_training_began_is_complete_by_its_record() {
     assert_eq!(training.measured.items, expected.measured.items);
     assert!(!training.completed.is_empty() && training.completed.len() == expected.completed.len());
     let (derived, published) = (happened.last().unwrap(), world.events[before..].last().unwrap());
-    assert_eq!((&derived.reason, derived.time), (&published.reason, end));
+    let said = (&published.reason, &published.message, end);
+    assert_eq!((&derived.reason, &derived.message, derived.time), said);
 }
 
 #[test]
@@ -67,4 +68,16 @@ fn an_attempt_that_has_not_ended_changes_nothing() {
         let Completed { status, happened } = completed(&world.job, &world.status, &[record]);
         assert_eq!((status, happened), (world.status.clone(), Vec::new()));
     }
+}
+
+#[test]
+fn an_attempt_of_another_job_of_this_name_changes_nothing() {
+    let (mut world, mut record) = trained();
+    let mut completed_as = |own: &str, of: &str| {
+        world.job.metadata.uid = Some(own.to_owned());
+        record.begun.uid = of.to_owned();
+        completed(&world.job, &world.status, std::slice::from_ref(&record)).status.stage
+    };
+    assert_eq!((completed_as("a", "a"), completed_as("a", "")), (Stage::Complete, Stage::Complete));
+    assert_ne!(completed_as("a", "b"), Stage::Complete);
 }
