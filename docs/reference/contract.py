@@ -1,6 +1,7 @@
 """The trainer contract: environment, exit codes and files, from crds/contract."""
 
 import re
+from itertools import chain
 
 from . import rust
 from .table import table
@@ -12,14 +13,14 @@ with an exit code. [Any command](../script/command.md) shows a whole trainer; th
 contract. Readers ignore unknown fields, and refuse another value of `contract`.
 
 """
-# Titles, and the modules whose structs and enums describe them.
+# Titles, and the modules, and then their submodules, whose structs and enums describe them.
 FILES = [
     ("plan.json: the plan of a launch", "plan"),
     ("Evaluations of a trial, a part of the plan", "plan/evaluations"),
     ("report.json: the report of a rank", "report"),
     ("Measurements, a part of the report", "measured"),
     ("Details, a part of the report", "details"),
-    ("Provenance, a part of the report", "provenance"),
+    ("Provenance, a part of the report", "provenance", "provenance/data"),
     ("Checkpoints", "checkpoint"),
     ("progress.json: the progress of a running launch", "progress"),
 ]
@@ -94,10 +95,11 @@ def page(repository):
     text += table(["Variable", "Meaning"], [(f"`{item.value}`", item.documentation) for item in variables])
     text += "\nThe ranks also get `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, as torchrun sets them.\n"
     text += "\n## Exit codes and outcomes\n\n" + exit_codes((sources / "exit.rs").read_text())
-    for title, module in FILES:
+    for title, *modules in FILES:
         text += f"\n## {title}\n"
         # The sources define what a struct consists of before it.
-        for item in reversed(rust.items((sources / f"{module}.rs").read_text())):
+        all_items = [reversed(rust.items((sources / f"{module}.rs").read_text())) for module in modules]
+        for item in chain.from_iterable(all_items):
             if item.kind != "const" and item.name not in INTERNAL:
                 members = of_struct(item) if item.kind == "struct" else of_enum(item)
                 text += f"\n### `{item.name}`\n\n{in_json(item.documentation)}\n\n{members}"

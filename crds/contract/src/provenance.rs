@@ -8,6 +8,7 @@ pub use command::redacted;
 pub use data::{Data, Hashed};
 
 use crate::text::{truncated, unprintable};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -106,7 +107,7 @@ pub struct Provenance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The data, as its program reports them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub data: Option<Data>,
 }
 
@@ -173,9 +174,8 @@ impl Provenance {
     }
 }
 
-/// For a field of a report or a record, which is to be read whatever a program has written here: what is no provenance
-/// is absent.
-pub(crate) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Provenance>, D::Error> {
+/// For a field that is to be read whatever a program has written in it: what is not of its type is absent.
+pub(crate) fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Option<T>, D::Error> {
     Value::deserialize(deserializer).map(|value| serde_json::from_value(value).ok())
 }
 
@@ -191,6 +191,7 @@ mod tests {
     use super::*;
     use crate::record::Begun;
     use crate::report::Report;
+    use serde_json::json;
 
     fn full() -> Provenance {
         Provenance {
@@ -234,6 +235,12 @@ mod tests {
         assert_eq!(with(&serde_json::to_string(&full()).unwrap()), Some(full()));
         for malformed in ["null", "7", r#""H200""#, r#"{"libraries": ["torch"]}"#, r#"{"gpu": {"count": -1}}"#] {
             assert_eq!(with(malformed), None, "{malformed}");
+        }
+        let without = Provenance { data: None, ..full() };
+        let mut written = serde_json::to_value(full()).unwrap();
+        for malformed in [json!({"hash": "0b"}), json!({"hashed": "Content"}), json!("0b")] {
+            written["data"] = malformed;
+            assert_eq!(with(&written.to_string()).as_ref(), Some(&without), "the rest is read");
         }
     }
 

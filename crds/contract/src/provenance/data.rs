@@ -2,20 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Data, by a hash: two launches with different hashes of one kind, other than a fingerprint, had different data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Data {
-    /// Where they are: a directory or file, or the name of a dataset; absent where they are generated, or it is not
-    /// known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// What the hash is of.
-    pub hashed: Hashed,
-    /// The hash.
-    pub hash: String,
-}
-
 /// What the hash of data is of. Hashes of different kinds say nothing about each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hashed {
@@ -34,4 +20,18 @@ pub enum Hashed {
     /// Of a later version.
     #[serde(other)]
     Other,
+}
+
+/// Data, by a hash: two launches with different hashes of one kind, other than a fingerprint, had different data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Data {
+    /// Where they are: a directory or file, or the name of a dataset; absent where they are generated, or it is not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// What the hash is of.
+    pub hashed: Hashed,
+    /// The hash.
+    pub hash: String,
 }
