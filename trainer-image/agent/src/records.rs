@@ -65,13 +65,40 @@ pub struct Kept {
     pub events: Option<(String, Vec<Happened>)>,
 }
 
-/// Writes to the records in the storage of a job, URL or path.
+/// The recorders of this process that are at work: storage and attempt.
+static AT_WORK: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+/// A recorder is at work as long as it has this: longer than its attempt, where the storage does not answer in time.
+struct AtWork(String, String);
+
+impl AtWork {
+    fn begin(storage: &str, attempt: &str) -> Self {
+        AT_WORK.lock().push((storage.to_owned(), attempt.to_owned()));
+        Self(storage.to_owned(), attempt.to_owned())
+    }
+
+    fn is_at_work(storage: &str, attempt: &str) -> bool {
+        AT_WORK.lock().iter().any(|(of, name)| (of.as_str(), name.as_str()) == (storage, attempt))
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let mut all = AT_WORK.lock();
+        let own = all.iter().position(|(storage, attempt)| (storage, attempt) == (&self.0, &self.1));
+        own.map(|index| all.swap_remove(index));
+    }
+}
+
+/// Writes to the records in the storage of a job, URL or path. The events are left out while the recorder of their
+/// attempt is late: each would replace what the other writes.
 ///
 /// # Errors
 /// [`RecordsError`]. A storage that does not answer may still be written later, by then with an older status.
 pub async fn keep(storage: &str, Kept { status, events }: Kept) -> Result<(), RecordsError> {
     let (sender, written) = oneshot::channel();
     let url = storage.to_owned();
+    let events = events.filter(|(attempt, _)| !AtWork::is_at_work(storage, attempt));
     std::thread::Builder::new().name("records".to_owned()).spawn(move || {
         // Nobody waits any longer.
         let _ = sender.send(Records::open(&url).and_then(|records| {
@@ -157,8 +184,10 @@ impl Recorder {
         let (lines, read) = channel();
         let (end, done) = oneshot::channel();
         let found = Arc::clone(&problem);
+        let at_work = AtWork::begin(&node.checkpoints, &plan.attempt);
         std::thread::Builder::new().name("records".to_owned()).spawn(move || {
             writer.run(&read, &found);
+            drop(at_work);
             let _ = end.send(());
         })?;
         let last = plan.launches.last().map_or("", |launch| launch.launch.as_str());
@@ -276,5 +305,30 @@ impl Writer {
         };
         self.waiting.drain(..).for_each(|entry| text.add(&entry));
         records.write(attempt, text.as_bytes().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn events_are_kept_once_the_recorder_of_their_attempt_is_done() {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = directory.path().to_str().unwrap();
+        let records = Records::open(storage).unwrap();
+        let mut text = Text::default();
+        text.add(&Entry::Attempt(Box::new(Begun::new("toy", "toy-1"))));
+        records.write("toy-1", text.as_bytes().to_vec()).unwrap();
+        let (reason, message) = ("Complete".to_owned(), String::new());
+        let event = Happened { time: 1, warning: false, reason, message, phase: None };
+        let kept = Kept { status: b"{}".to_vec(), events: Some(("toy-1".to_owned(), vec![event])) };
+        let late = AtWork::begin(storage, "toy-1");
+        keep(storage, kept.clone()).await.unwrap();
+        assert_eq!(records.read("toy-1").unwrap().unwrap(), text.as_bytes());
+        assert!(directory.path().join(".pawl/_records/status.json").exists());
+        drop(late);
+        keep(storage, kept).await.unwrap();
+        assert!(records.read("toy-1").unwrap().unwrap().len() > text.as_bytes().len());
     }
 }
