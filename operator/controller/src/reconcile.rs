@@ -183,7 +183,7 @@ impl Shell for ClusterShell<'_> {
         }
         self.context.jobs.keep(job, self.belief.clone());
         // Before the actions: an attempt that starts keeps what is decided with its start.
-        self.context.jobs.happened(self.scene.key, &self.events);
+        self.context.jobs.happened(job, &self.events);
         self.context.metrics.job(job, &before, &self.belief.newest, observed, now);
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Shell for ClusterShell<'_> {
                 }
                 let planned = |name: &str| self.belief.newest.under_way().any(|attempt| attempt.name == name);
                 let avoided = self.avoided(&plan.attempt).await;
-                let plan = AttemptPlan { events: objects::events(job, context.jobs.recent(key)), ..plan };
+                let plan = AttemptPlan { events: objects::events(job, context.jobs.recent(job)), ..plan };
                 let record = objects::record(job, &self.belief.newest, &plan);
                 let all = context.blueprint(job, &plan, &plan_hash);
                 let blueprint = Blueprint { avoided: &avoided, record: record.as_deref(), ..all };

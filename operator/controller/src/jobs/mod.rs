@@ -51,8 +51,8 @@ pub(crate) struct JobState {
     refusal: Option<Refusal>,
     /// When an action with a cool-down was last tried.
     tried: HashMap<String, Instant>,
-    /// What was decided lately, for the records, until the job is over.
-    recent: Recent,
+    /// What was decided lately, for the records, until the job is over; with the uid of the job.
+    recent: Option<(String, Recent)>,
     /// What the watches report of its attempts.
     pub(crate) facts: JobFacts,
     /// Its running gangs, and the newest answer of the agent of each.
@@ -96,7 +96,7 @@ impl JobState {
             && *failures == 0
             && refusal.is_none()
             && tried.is_empty()
-            && recent.is_empty()
+            && recent.is_none()
             && facts.is_empty()
             && gangs.is_empty()
             && sample.is_none()
@@ -110,7 +110,7 @@ impl JobState {
         gangs.clear();
         tried.clear();
         tokens.clear();
-        *recent = Recent::default();
+        *recent = None;
     }
 }
 
@@ -184,22 +184,28 @@ impl Jobs {
     }
 
     /// Remembers events of a decision whose status was written.
-    pub fn happened(&self, key: &Key, events: &[Event]) {
-        if events.is_empty() {
-            return;
-        }
+    pub fn happened(&self, job: &TrainingJob, events: &[Event]) {
+        let Some(uid) = job.metadata.uid.as_ref().filter(|_| !events.is_empty()) else { return };
         let now = self.clock.now();
-        self.entry(key, |state| events.iter().for_each(|event| state.recent.add(event.clone().at(now))));
+        self.entry(&Key::of(job), |state| {
+            // That of an earlier job of this name is not this one's.
+            let known = state.recent.take().filter(|(of, _)| of == uid);
+            let (_, recent) = state.recent.insert(known.unwrap_or_else(|| (uid.clone(), Recent::default())));
+            events.iter().for_each(|event| recent.add(event.clone().at(now)));
+        });
     }
 
-    /// What was decided lately, oldest first: by another replica, nothing is known.
-    pub fn recent(&self, key: &Key) -> Vec<Happened> {
-        self.lock().get(key).map(|state| state.recent.events().to_vec()).unwrap_or_default()
+    /// What was decided about a job lately, oldest first: by another replica, nothing is known.
+    pub fn recent(&self, job: &TrainingJob) -> Vec<Happened> {
+        let states = self.lock();
+        let recent = states.get(&Key::of(job)).and_then(|state| state.recent.as_ref());
+        let own = recent.filter(|(of, _)| job.metadata.uid.as_ref() == Some(of));
+        own.map(|(_, recent)| recent.events().to_vec()).unwrap_or_default()
     }
 
     /// A job is over: no attempt follows that keeps what happened.
     pub fn forget_recent(&self, key: &Key) {
-        self.change(key, |state| state.recent = Recent::default());
+        self.change(key, |state| state.recent = None);
     }
 
     /// Drops the belief about a job: the API server has a newer status.
@@ -431,8 +437,13 @@ mod tests {
         jobs.keep(&job("12", 2), Belief::written("12".to_owned(), job("12", 2).status.unwrap()));
         jobs.failed(&key, &Error::Stale);
         let event = Event { kind: EventKind::Normal, reason: "Paused".to_owned(), message: String::new(), phase: None };
-        jobs.happened(&key, &[event.clone(), event]);
-        assert_eq!(jobs.recent(&key).len(), 1, "it was decided again");
+        let mut other = job("13", 0);
+        other.metadata.uid = Some("v".to_owned());
+        jobs.happened(&other, std::slice::from_ref(&event));
+        assert!(jobs.recent(&job("12", 2)).is_empty(), "it is of an earlier job of this name");
+        jobs.happened(&job("12", 2), &[event.clone(), event]);
+        assert_eq!(jobs.recent(&job("12", 2)).len(), 1, "it was decided again");
+        assert!(jobs.recent(&other).is_empty());
         let every = Duration::from_secs(60);
         assert!(jobs.may_try(&key, "token", every) && !jobs.may_try(&key, "token", every));
         jobs.forget(&key);
