@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_MESSAGE: usize = 1024;
 /// Maximum size of [`Recent`] events, bytes: their texts, and [`OTHERS`] for each.
 const MAX_RECENT: usize = 2048;
+/// Seconds within which events that say the same are one: longer than a decision takes to be repeated.
+const REPEATED: u64 = 120;
 /// Bytes that an event takes beside its texts, in JSON.
 const OTHERS: usize = 64;
 
@@ -40,9 +42,24 @@ impl Happened {
         self
     }
 
-    /// Whether `other` says the same, whenever it happened: as of Kubernetes events, one of the two is kept.
-    pub fn is_same(&self, other: &Self) -> bool {
+    /// Whether `other` says the same, whenever it happened.
+    fn says_the_same(&self, other: &Self) -> bool {
         (&self.reason, &self.message) == (&other.reason, &other.message)
+    }
+
+    /// Whether `other` says the same, and at nearly the same time: a decision that was repeated, or another account of
+    /// the same event.
+    ///
+    /// ```
+    /// use pawl_contract::happened::Happened;
+    ///
+    /// let at = |time| Happened {
+    ///     time, warning: true, reason: "AttemptFailed".to_owned(), message: "exit code 1".to_owned(), phase: None,
+    /// };
+    /// assert!(at(1000).is_same(&at(1020)) && !at(1000).is_same(&at(4600)), "it failed again");
+    /// ```
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.says_the_same(other) && self.time.abs_diff(other.time) <= REPEATED
     }
 
     fn size(&self) -> usize {
@@ -61,18 +78,16 @@ impl Happened {
 /// let mut recent = Recent::default();
 /// recent.add(event(1));
 /// recent.add(event(2));
-/// assert_eq!(recent.events(), [event(1)], "a decision that is repeated says the same");
+/// assert_eq!(recent.events(), [event(2)], "of those that say the same, the newest");
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Recent(Vec<Happened>);
 
 impl Recent {
-    /// Adds an event, unless one that says the same is there. The oldest ones make room for it.
+    /// Adds an event in place of one that says the same. The oldest ones make room for it.
     pub fn add(&mut self, event: Happened) {
         let event = event.bounded();
-        if self.0.iter().any(|known| known.is_same(&event)) {
-            return;
-        }
+        self.0.retain(|known| !known.says_the_same(&event));
         self.0.push(event);
         let mut size: usize = self.0.iter().map(Happened::size).sum();
         while size > MAX_RECENT && self.0.len() > 1 {

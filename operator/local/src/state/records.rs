@@ -158,11 +158,11 @@ mod tests {
         // A decision was repeated at another time; what a later attempt carried happened before.
         let records = [
             record(1, vec![event(5, "Started"), event(7, "Paused")]),
-            record(2, vec![event(6, "Started"), event(3, "Adopted")]),
+            record(2, vec![event(6, "Started"), event(3, "Adopted"), event(3_607, "Paused")]),
         ];
         let read = happened(&state, &records);
         let seen: Vec<_> = read.iter().map(|event| (event.time.as_second(), event.reason.as_str())).collect();
-        assert_eq!(seen, [(3, "Adopted"), (5, "Started"), (7, "Paused")]);
+        assert_eq!(seen, [(3, "Adopted"), (5, "Started"), (7, "Paused"), (3_607, "Paused")]);
         assert!(read.iter().all(|event| event.warning));
         assert!(happened(&state, &[]).is_empty());
     }

@@ -30,7 +30,7 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
     let (recorded, mut events) = recorded(&job, copied)?;
     // Those of the last hour are in the cluster, too.
     for event in of_cluster {
-        if !events.iter().any(|known| known.reason == event.reason && known.message == event.message) {
+        if !events.iter().any(|known| known.happened().is_same(&event.happened())) {
             events.push(event);
         }
     }
