@@ -1,7 +1,6 @@
 """The trainer contract: environment, exit codes and files, from crds/contract."""
 
 import re
-from itertools import chain
 
 from . import rust
 from .table import table
@@ -98,8 +97,7 @@ def page(repository):
     for title, *modules in FILES:
         text += f"\n## {title}\n"
         # The sources define what a struct consists of before it.
-        all_items = [reversed(rust.items((sources / f"{module}.rs").read_text())) for module in modules]
-        for item in chain.from_iterable(all_items):
+        for item in [item for module in modules for item in reversed(rust.items((sources / f"{module}.rs").read_text()))]:
             if item.kind != "const" and item.name not in INTERNAL:
                 members = of_struct(item) if item.kind == "struct" else of_enum(item)
                 text += f"\n### `{item.name}`\n\n{in_json(item.documentation)}\n\n{members}"
