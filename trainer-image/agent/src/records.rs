@@ -312,8 +312,8 @@ impl Writer {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn events_are_kept_once_the_recorder_of_their_attempt_is_done() {
+    #[test]
+    fn events_are_kept_once_the_recorder_of_their_attempt_is_done() {
         let directory = tempfile::tempdir().unwrap();
         let storage = directory.path().to_str().unwrap();
         let records = Records::open(storage).unwrap();
@@ -323,12 +323,14 @@ mod tests {
         let (reason, message) = ("Complete".to_owned(), String::new());
         let event = Happened { time: 1, warning: false, reason, message, phase: None };
         let kept = Kept { status: b"{}".to_vec(), events: Some(("toy-1".to_owned(), vec![event])) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let keep_all = || runtime.block_on(keep(storage, kept.clone())).unwrap();
         let late = AtWork::begin(storage, "toy-1");
-        keep(storage, kept.clone()).await.unwrap();
+        keep_all();
         assert_eq!(records.read("toy-1").unwrap().unwrap(), text.as_bytes());
         assert!(directory.path().join(".pawl/_records/status.json").exists());
         drop(late);
-        keep(storage, kept).await.unwrap();
+        keep_all();
         assert!(records.read("toy-1").unwrap().unwrap().len() > text.as_bytes().len());
     }
 }
