@@ -307,7 +307,8 @@ mod tests {
 
     #[test]
     fn jobs_on_other_data_and_in_other_parts_say_so() {
-        let script = json!({"metadata": {"name": "b"}, "spec": {"workload": {"command": ["python", "b.py"], "args": ["--token=hf_17"]}}});
+        let workload = json!({"command": ["python", "b.py"], "args": ["--token=hf_17"]});
+        let script = json!({"metadata": {"name": "b"}, "spec": {"workload": workload}});
         let trained = json!({"training": {"segments": [{"toItems": 64}]}});
         let jobs = [job("a", trained.clone()), (serde_json::from_value(script).unwrap(), job("b", trained).1)];
         let of = |driver: &str, hash: &str| {

@@ -390,9 +390,9 @@ mod tests {
         let files = with(json!({"from": "/data", "hashed": "Sample", "hash": "0123456789abcdef"}));
         assert_eq!(data(&[measured(1, "L4", "2.8", true)]), None);
         let unknown = measured(2, "L4", "2.8", true);
-        let text = data(&[files.clone(), generated.clone(), unknown]);
+        let text = data(&[files.clone(), generated, unknown]);
         assert_eq!(text.as_deref(), Some("generated, configuration and seed 0123456789ab"));
-        assert_eq!(data(&[files.clone()]).as_deref(), Some("/data, parts of the contents 0123456789ab"));
+        assert_eq!(data(&[files]).as_deref(), Some("/data, parts of the contents 0123456789ab"));
     }
 
     #[test]
