@@ -61,8 +61,8 @@ impl JobState {
 }
 
 impl Jobs {
-    /// A token for a gang of a job: of a Secret of the job, or else of another job in its namespace that is not over, or
-    /// else of a new one, `new`, that will be deleted with `owner`, the job.
+    /// A token for a gang of a job: of a Secret of the job, or else of another job in its namespace that is not over,
+    /// or else of a new one, `new`, that will be deleted with `owner`, the job.
     pub(crate) fn take_token(&self, key: &Key, owner: OwnerReference, new: String) -> TokenRef {
         let mut states = self.lock();
         if let Some(own) = states.get_mut(key) {
