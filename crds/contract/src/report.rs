@@ -75,9 +75,9 @@ pub struct Report {
     /// The training loss curve, at most 64 points, evenly spaced in items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<LossPoint>,
-    /// The newest evaluations of the plan, the last one at the end of the launch (Search): amounts of training in epochs
-    /// or items, each with the value of the metric, `null` if it is absent; also those before the checkpoint from which
-    /// it resumed. Empty: the trainer does not list them.
+    /// The newest evaluations of the plan, the last one at the end of the launch (Search): amounts of training in
+    /// epochs or items, each with the value of the metric, `null` if it is absent; also those before the checkpoint
+    /// from which it resumed. Empty: the trainer does not list them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluations: Vec<Evaluated>,
     /// Items of the complete measurement, if its time ended before them ([`crate::plan::WindowLimit`]).

@@ -239,8 +239,9 @@ pub struct InitArgs {
 /// `pawl tune`.
 #[derive(Debug, Args)]
 pub struct TuneArgs {
-    /// The training script in Python, and its arguments: the baseline. Options of pawl come before it. Also the command
-    /// line that starts it: with python, python -m, torchrun, accelerate launch, deepspeed, sh, env, uv run or conda run.
+    /// The training script in Python, and its arguments: the baseline. Options of pawl come before it. Also the
+    /// command line that starts it: with python, python -m, torchrun, accelerate launch, deepspeed, sh, env, uv run or
+    /// conda run.
     #[arg(value_name = "SCRIPT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
     /// Longest time of the run in which the script is observed as it is.

@@ -392,8 +392,8 @@ impl Ranks {
         self.followed.as_ref().filter(|_| self.has(0))?.verdict()
     }
 
-    /// Notes that the launcher of a measured script has started its workers again, `count` times. A launch that measures
-    /// fails by it; of a training, which continues, it is returned what the user is told.
+    /// Notes that the launcher of a measured script has started its workers again, `count` times. A launch that
+    /// measures fails by it; of a training, which continues, it is returned what the user is told.
     pub(crate) fn restarted(&self, kind: LaunchKind, count: u32) -> Option<String> {
         let followed = self.followed.as_ref().filter(|_| self.has(0))?;
         let (outcome, message) = followed.restarted(count);

@@ -48,8 +48,8 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Creates `path` with `content`, without flushing.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] when there is anything at `path`, which is unchanged; when any step fails, and there
-/// is nothing at `path` then.
+/// [`io::ErrorKind::AlreadyExists`] when there is anything at `path`, which is unchanged; when any step fails, and
+/// there is nothing at `path` then.
 pub fn create(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut new = Replacement::of(path)?;
     new.write_all(content)?;

@@ -202,8 +202,8 @@ fn a_script_is_measured_and_its_changed_command_printed(
     assert!(started.lines().all(is_given), "{started}");
 }
 
-/// Epochs whose losses are counted in items, and a test after each. A step takes as long whatever the batch, of which 128
-/// items fit.
+/// Epochs whose losses are counted in items, and a test after each. A step takes as long whatever the batch, of which
+/// 128 items fit.
 const EPOCHS: &str = r#"
 import argparse, time
 parser = argparse.ArgumentParser()

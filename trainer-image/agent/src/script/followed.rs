@@ -160,7 +160,8 @@ impl Followed {
         let (outcome, message) = with_restart(plan.kind, judged, has_restarted.then_some(&cause));
         let bare = Report { message, ..Report::bare(plan, rank, outcome) };
         let report = meter.as_ref().map_or_else(|| bare.clone(), |meter| meter.complete(bare.clone()));
-        // What a signal means is decided by what the agent did to the rank, unless that followed from what was observed.
+        // What a signal means is decided by what the agent did to the rank, unless that followed from what was
+        // observed.
         let is_judged = meter.as_ref().is_some_and(|meter| matches!(meter.verdict, Some(Verdict::Failed(..))));
         let by_signal = matches!(exit, Exit::Signal(_)) && outcome == Outcome::Failed && !is_judged;
         (if by_signal { exit } else { Exit::Code(outcome.exit_code().into()) }, report)

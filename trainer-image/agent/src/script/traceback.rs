@@ -78,7 +78,8 @@ fn end_of_worker(line: &str) -> Option<&str> {
     of_torchrun.or_else(of_deepspeed).map(str::trim_end)
 }
 
-/// How a worker ended and where it ran, by the log of torchrun: `failed (exitcode: 1) local_rank: 0 (pid: 7) of binary: python3`.
+/// How a worker ended and where it ran, by the log of torchrun: `failed (exitcode: 1) local_rank: 0 (pid: 7) of
+/// binary: python3`.
 fn failed_worker(line: &str) -> Option<(&str, &str)> {
     line.split_once("failed (exitcode: ")?.1.split_once(") local_rank: ")
 }

@@ -317,8 +317,8 @@ pub fn changed(parts: &[Part], job: &TrainingJob, accepted: &Settings) -> Result
     Ok(words)
 }
 
-/// Starts a launcher in the first of the ranks that Pawl starts, which has a process for each GPU itself. The others end
-/// well at once.
+/// Starts a launcher in the first of the ranks that Pawl starts, which has a process for each GPU itself. The others
+/// end well at once.
 const ONCE: [&str; 4] =
     ["sh", "-c", "test \"$RANK\" = 0 || exit 0; unset RANK LOCAL_RANK WORLD_SIZE; exec \"$@\"", "sh"];
 

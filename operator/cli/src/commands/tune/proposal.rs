@@ -190,8 +190,8 @@ fn is_passed(script: &Script<'_>, phase: Phase) -> bool {
     !number && (is_by_variable(script.framework, phase) || script.tuned.passed().any(|passed| passes(&passed.value)))
 }
 
-/// The trainings that are judged by their validation loss, also with a multiple of the items in a step; or why there are
-/// none.
+/// The trainings that are judged by their validation loss, also with a multiple of the items in a step; or why there
+/// are none.
 fn quality(script: &Script<'_>, multiple: u32) -> Result<Quality, String> {
     let Script { tuned, findings: Findings { monitor, pace, validated, .. }, .. } = script;
     if monitor.source == MonitorSource::Kubeflow {
