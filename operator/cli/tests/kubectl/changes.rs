@@ -22,7 +22,7 @@ fn suspend_and_resume_change_that_alone_and_only_when_it_differs() {
         (&*format!("{JOBS}/toy"), "application/merge-patch+json")
     );
     assert!(writes[0].query.contains("fieldManager=kubectl-pawl"), "{}", writes[0].query);
-    assert_eq!(writes[0].json(), json!({"spec": {"suspend": true}}));
+    assert_eq!(writes[0].json(), json!({"metadata": {"uid": "11"}, "spec": {"suspend": true}}));
     // It runs already.
     let printed = program.pawl(&["resume", "toy"]);
     assert!(printed.code == Some(0) && printed.out.contains("already"), "{}", printed.out);
@@ -45,7 +45,7 @@ fn restart_names_the_attempts_that_are_under_way() {
     assert_eq!(printed.out, "trainingjob.pawl.dev/toy: toy-4, toy-5 will be replaced\n", "{}", printed.err);
     let write = api.writes().pop().unwrap();
     let named = "toy-4/2026-01-01T00:00:00Z,toy-5/2026-01-02T00:00:00Z";
-    assert_eq!(write.json(), json!({"metadata": {"annotations": {"pawl.dev/restart": named}}}));
+    assert_eq!(write.json(), json!({"metadata": {"uid": "11", "annotations": {"pawl.dev/restart": named}}}));
 }
 
 #[test]
@@ -60,7 +60,8 @@ fn rollback_pins_each_phase_that_is_not_yet() {
         assert_eq!(write.kind, "application/json-patch+json");
         assert_eq!(
             write.json(),
-            json!([{"op": "test", "path": "/spec/phases/0/name", "value": "compile"},
+            json!([{"op": "test", "path": "/metadata/uid", "value": "11"},
+                   {"op": "test", "path": "/spec/phases/0/name", "value": "compile"},
                    {"op": "add", "path": "/spec/phases/0/pin", "value": "RolledBack"}])
         );
     }

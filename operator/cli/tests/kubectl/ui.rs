@@ -108,7 +108,8 @@ fn an_action_needs_a_form_of_the_page_of_this_very_job() {
     let (code, head, _) = ui.post(suspend, &form);
     assert!(code == 303 && head.to_lowercase().contains("location: /jobs/toy"), "{head}");
     let write = api.writes().pop().unwrap();
-    assert_eq!((write.path.as_str(), write.json()), (&*format!("{JOBS}/toy"), json!({"spec": {"suspend": true}})));
+    assert_eq!(write.path, format!("{JOBS}/toy"));
+    assert_eq!(write.json(), json!({"metadata": {"uid": "11"}, "spec": {"suspend": true}}));
     assert!(write.query.contains("fieldManager=pawl-ui"), "{}", write.query);
 }
 
@@ -130,8 +131,8 @@ fn phases_are_pinned_and_rolled_back_as_by_kubectl_pawl() {
         assert_eq!(writes.len(), before + 1, "{fields}");
         let patch = writes.last().unwrap().json();
         assert_eq!(
-            (&patch[0]["op"], &patch[1]["op"], &patch[1]["value"]),
-            (&json!("test"), &json!(op), &value),
+            (&patch[0], &patch[1]["op"], &patch[2]["op"], &patch[2]["value"]),
+            (&json!({"op": "test", "path": "/metadata/uid", "value": "11"}), &json!("test"), &json!(op), &value),
             "{patch}"
         );
     }

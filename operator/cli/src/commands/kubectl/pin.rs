@@ -67,7 +67,8 @@ pub async fn set(
     Ok(true)
 }
 
-/// The JSON patch that pins `phases`. It fails when the list of phases has changed since it was read.
+/// The JSON patch that pins `phases`. It fails when the list of phases has changed since it was read, or the job is
+/// another one of the same name.
 fn operations(job: &TrainingJob, phases: &[String], pin: Option<Pin>) -> Result<Vec<Value>, ClusterError> {
     let mut operations = Vec::new();
     for wanted in phases {
@@ -82,6 +83,9 @@ fn operations(job: &TrainingJob, phases: &[String], pin: Option<Pin>) -> Result<
         };
         operations.push(json!({"op": "test", "path": format!("{path}/name"), "value": wanted}));
         operations.push(change);
+    }
+    if let Some(uid) = job.metadata.uid.as_ref().filter(|_| !operations.is_empty()) {
+        operations.insert(0, json!({"op": "test", "path": "/metadata/uid", "value": uid}));
     }
     Ok(operations)
 }
@@ -102,7 +106,7 @@ mod tests {
 
     fn job() -> TrainingJob {
         serde_json::from_value(json!({
-            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+            "apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy", "uid": "11"},
             "spec": {"workload": {"name": "ups"}, "phases": [
                 {"name": "compile", "settings": {"compile": "Graph"}},
                 {"name": "batch", "settings": {"batchPerGpu": 16}, "pin": "RolledBack"},
@@ -122,13 +126,14 @@ mod tests {
         assert_eq!(
             set,
             [
+                json!({"op": "test", "path": "/metadata/uid", "value": "11"}),
                 json!({"op": "test", "path": "/spec/phases/0/name", "value": "compile"}),
                 json!({"op": "add", "path": "/spec/phases/0/pin", "value": "RolledBack"}),
             ]
         );
         let taken = operations(&job(), &both, None).unwrap();
         assert_eq!(taken.last().unwrap(), &json!({"op": "remove", "path": "/spec/phases/1/pin"}));
-        assert_eq!(taken.len(), 2);
+        assert_eq!(taken.len(), 3);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use super::error::ClusterError;
 use super::session::Session;
 use crate::commands::print;
-use kube::api::Patch;
 use std::process::ExitCode;
 
 /// Asks the operator to replace the attempts that are under way now.
@@ -15,7 +14,7 @@ pub async fn restart(session: &Session, name: &str) -> Result<ExitCode, ClusterE
     }
     let restarts: Vec<String> = attempts.iter().map(|attempt| pawl_api::restart_of(attempt)).collect();
     let annotations = serde_json::json!({pawl_api::RESTART: restarts.join(",")});
-    session.patch(name, &Patch::Merge(serde_json::json!({"metadata": {"annotations": annotations}}))).await?;
+    session.change(&job, serde_json::json!({"metadata": {"annotations": annotations}})).await?;
     let names: Vec<&str> = attempts.iter().map(|attempt| attempt.name.as_str()).collect();
     Ok(print(&format!("trainingjob.pawl.dev/{name}: {} will be replaced\n", names.join(", "))))
 }

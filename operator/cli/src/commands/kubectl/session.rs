@@ -124,6 +124,18 @@ impl Session {
         ClusterError::NoJob { near: nearest(name, &names), name: name.to_owned(), namespace: self.namespace.clone() }
     }
 
+    /// Merges `change` into `job`, and not into a later one of the same name.
+    ///
+    /// # Errors
+    /// As [`Self::patch`].
+    pub async fn change(&self, job: &TrainingJob, mut change: serde_json::Value) -> Result<(), ClusterError> {
+        if let Some(uid) = &job.metadata.uid {
+            change["metadata"]["uid"] = uid.as_str().into();
+        }
+        self.patch(job.metadata.name.as_deref().unwrap_or_default(), &Patch::Merge(change)).await?;
+        Ok(())
+    }
+
     /// Changes the job `name`.
     ///
     /// # Errors

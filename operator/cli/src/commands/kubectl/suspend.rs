@@ -3,7 +3,6 @@
 use super::error::ClusterError;
 use super::session::Session;
 use crate::commands::print;
-use kube::api::Patch;
 use pawl_api::TrainingJob;
 use std::process::ExitCode;
 
@@ -22,7 +21,6 @@ pub async fn set(session: &Session, job: &TrainingJob, suspend: bool) -> Result<
     if job.spec.suspend == suspend {
         return Ok(false);
     }
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    session.patch(name, &Patch::Merge(serde_json::json!({"spec": {"suspend": suspend}}))).await?;
+    session.change(job, serde_json::json!({"spec": {"suspend": suspend}})).await?;
     Ok(true)
 }
