@@ -132,12 +132,16 @@ impl AllRecords {
         Ok(self.storage.all()?.into_iter().filter_map(recorded).collect())
     }
 
-    /// What is in a file; `None` when it was deleted, or is too large to be a record.
+    /// What is in a file; `None` when it was deleted, is too large to be a record, or is behind a link that leads out
+    /// of the storage.
     ///
     /// # Errors
     /// [`StorageError`].
     pub fn read(&self, file: &RecordFile) -> Result<Option<Vec<u8>>, StorageError> {
         let key = if file.job.is_empty() { file.path.clone() } else { format!("{}/{}", file.job, file.path) };
+        if !self.storage.holds(&key)? {
+            return Ok(None);
+        }
         Ok(match self.storage.fetch(&key, MAX_RECORD as u64)? {
             Some(Fetched::Bytes(text)) => Some(text),
             Some(Fetched::Larger(_)) | None => None,
@@ -260,5 +264,20 @@ mod tests {
         assert_eq!(all.read(&files[1]).unwrap().unwrap(), b"x");
         write("team/toy/u/.pawl/_records/attempts/toy-1.jsonl", "longer");
         assert!(all.list().unwrap().iter().all(|file| *file != files[1]), "its version is another one");
+    }
+
+    #[test]
+    fn links_out_of_the_storage_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = dir.path().join("storage/toy/.pawl/_records");
+        std::fs::create_dir_all(&records).unwrap();
+        std::fs::write(dir.path().join("secret"), "{}").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret"), records.join("status.json")).unwrap();
+        let all = AllRecords::open(&dir.path().join("storage").to_string_lossy()).unwrap();
+        for file in all.list().unwrap() {
+            assert_eq!(all.read(&file).unwrap(), None);
+        }
+        let (job, path) = ("toy".to_owned(), status());
+        assert_eq!(all.read(&RecordFile { job, path, version: String::new() }).unwrap(), None);
     }
 }
