@@ -331,9 +331,14 @@ def the_pages_are_reached_by_whom_the_values_name():
     given = arguments("ui.allowActions=true", "ui.hosts={jobs.example.org}", "namespaces={team-a}")
     assert {"--allow-actions", "--host=jobs.example.org", "--namespace=team-a"} <= set(given)
     assert "--namespace=team-b" in arguments("ui.namespaces={team-b}") and "/ui/hosts" in rejected("ui.hosts={a b}")
-    source = (ROOT / "operator/cli/src/args/ui.rs").read_text()
-    known = set(re.findall(r'long = "([a-z]+)"', source)) | {"cluster", "login", "listen", "allow-actions"}
-    assert {each.lstrip("-").split("=")[0] for each in given} <= known, given
+    assert {each.split("=")[0] for each in given} <= options("operator/cli/src/args/ui.rs"), given
+
+
+def options(path):
+    """The long options that the fields of a Rust source declare."""
+    fields = re.findall(r"((?:^ +#\[.+\]\n)+) +pub (\w+):", (ROOT / path).read_text(), re.MULTILINE)
+    declared = [(re.search(r'\blong(?: = "([a-z-]+)")?[,)]', attributes), field) for attributes, field in fields]
+    return {f"--{found[1] or field.replace('_', '-')}" for found, field in declared if found}
 
 
 def constant(path, name):
