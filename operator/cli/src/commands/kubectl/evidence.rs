@@ -18,8 +18,7 @@ use std::path::Path;
 /// Reads the evidence of the job `name`, and its records in `copied`, or else in the directory of its name, where
 /// `kubectl pawl fetch` puts them. Without permission to list events, the page has only those in the records.
 pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Result<Evidence, ClusterError> {
-    let mut job = session.job(name).await?;
-    let status = job.status.take().unwrap_or_default();
+    let job = session.job(name).await?;
     let of_cluster = match events(session, &job).await {
         Err(error @ ClusterError::Forbidden { .. }) => {
             exit::say(&format_args!("note: the page has no events other than recorded ones: {error}"));
@@ -27,7 +26,18 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
         }
         events => events?,
     };
-    let (recorded, mut events) = recorded(&job, copied)?;
+    let (recorded, happened) = recorded(&job, copied)?;
+    Ok(joined(job, of_cluster, &recorded, happened))
+}
+
+/// The evidence of `job` from its events in the cluster, its records, and what these say happened.
+pub fn joined(
+    mut job: TrainingJob,
+    of_cluster: Vec<EventRecord>,
+    records: &[Record],
+    happened: Vec<EventRecord>,
+) -> Evidence {
+    let mut events = happened;
     // Those of the last hour are in the cluster, too.
     for event in of_cluster {
         if !events.iter().any(|known| known.happened().is_same(&event.happened())) {
@@ -35,9 +45,10 @@ pub async fn gather(session: &Session, name: &str, copied: Option<&Path>) -> Res
         }
     }
     events.sort_by_key(|event| event.time);
-    let launches = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
-    let measured_with = recorded.iter().filter_map(MeasuredWith::recorded).collect();
-    Ok(Evidence::new(job, status, events, launches).with(measured_with))
+    let launches = records.iter().flat_map(FinishedLaunch::recorded).collect();
+    let measured_with = records.iter().filter_map(MeasuredWith::recorded).collect();
+    let status = job.status.take().unwrap_or_default();
+    Evidence::new(job, status, events, launches).with(measured_with)
 }
 
 /// The events about `job`, oldest first.
