@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// `TrainingJob`s in a page of a list: each may be as large as an object can be, and a page is held as text.
-pub(crate) const JOB_PAGE: u32 = 20;
+pub const JOB_PAGE: u32 = 20;
 
 /// A `TrainingJob`, or what is wrong with one.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ mod action;
 mod assets;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod copies;
 mod error;
 mod guard;
 mod library;
@@ -13,10 +14,10 @@ mod live;
 mod login;
 mod pages;
 mod secret;
+#[cfg(feature = "cluster")]
+mod sessions;
 mod source;
 mod storage;
-#[cfg(feature = "cluster")]
-mod viewers;
 
 use super::print;
 #[cfg(feature = "cluster")]
@@ -30,19 +31,20 @@ use crate::exit;
 use access::{Access, App};
 #[cfg(feature = "cluster")]
 use cluster::Cluster;
+use copies::CopyError;
 use library::Library;
 use pawl_local::interrupt::Interrupts;
 use pawl_trainer::checkpoint::StorageError;
+#[cfg(feature = "cluster")]
+use sessions::Sessions;
 use source::{Source, Sources};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use storage::{CopyError, Storage};
+use storage::{FirstLook, Storage};
 use tokio::net::TcpListener;
-#[cfg(feature = "cluster")]
-use viewers::Viewers;
 
 /// Where jobs are by default.
 const DEFAULT: &str = ".pawl";
@@ -96,29 +98,46 @@ pub fn ui(arguments: UiArgs) -> ExitCode {
 
 fn serve(arguments: UiArgs) -> Result<(), UiError> {
     let directories = existing(&arguments)?;
-    let sources = sources(&arguments, &directories)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served: Result<(), UiError> = runtime.block_on(async {
-        let mut interrupts = Interrupts::listen()?;
-        let listen = arguments.listen;
-        let bound = TcpListener::bind(listen).await;
-        let listener = bound.map_err(|source| UiError::Listen { address: listen, source })?;
-        let address = listener.local_addr()?;
-        let app = app(&arguments, sources).await?;
-        if !address.ip().is_loopback() {
-            exit::say(&exposed(address, &app, &directories));
-        }
-        let pages = pages::routes(app, guard::Hosts::new(address, &arguments.hosts));
-        print(&format!("listening on http://{address}\n"));
+    // Before something is copied, which is deleted at the end.
+    let mut interrupts = {
+        let _inside = runtime.enter();
+        Interrupts::listen()?
+    };
+    let (sources, looks) = sources(&arguments, &directories)?;
+    let served = runtime.block_on(async {
         tokio::select! {
-            served = axum::serve(listener, pages).into_future() => served?,
-            _ = interrupts.next() => {}
+            served = answer(&arguments, &directories, sources, looks) => served,
+            _ = interrupts.next() => Ok(()),
         }
-        Ok(())
     });
     // Pages that are being read, and streams of updates, end with the process.
     runtime.shutdown_background();
     served
+}
+
+/// Answers requests once the storages were copied, until this is dropped.
+async fn answer(
+    arguments: &UiArgs,
+    directories: &[PathBuf],
+    sources: Vec<Arc<dyn Source>>,
+    looks: Vec<FirstLook>,
+) -> Result<(), UiError> {
+    let listen = arguments.listen;
+    let bound = TcpListener::bind(listen).await;
+    let listener = bound.map_err(|source| UiError::Listen { address: listen, source })?;
+    let address = listener.local_addr()?;
+    for look in looks {
+        // A panic is a storage without jobs.
+        look.await.unwrap_or(Ok(())).map_err(CopyError::from)?;
+    }
+    let app = app(arguments, sources).await?;
+    if !address.ip().is_loopback() {
+        exit::say(&exposed(address, &app, directories));
+    }
+    let pages = pages::routes(app, guard::Hosts::new(address, &arguments.hosts));
+    print(&format!("listening on http://{address}\n"));
+    Ok(axum::serve(listener, pages).await?)
 }
 
 /// What requests are answered from.
@@ -140,8 +159,8 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
     let named = ClusterArgs { namespace: None, context: context.clone(), kubeconfig: kubeconfig.clone() };
     let config = Session::config(&named).await?;
     if *login {
-        let viewers = Arc::new(Viewers::new(config, namespaces.clone()));
-        return Ok(App { access: Access::LogIn(viewers), allow_actions: *allow_actions });
+        let sessions = Sessions::start(config, namespaces.clone());
+        return Ok(App { access: Access::LogIn(sessions), allow_actions: *allow_actions });
     }
     let usual = [config.default_namespace.clone()];
     let shown = match (all_namespaces, &namespaces[..]) {
@@ -156,9 +175,9 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
     Ok(App { access: Access::Everyone(sources), allow_actions: *allow_actions })
 }
 
-/// The directories, and the storages that were named.
-fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Vec<Arc<dyn Source>>, UiError> {
-    let mut all: Vec<Arc<dyn Source>> = Vec::new();
+/// The directories, and the storages that were named, whose first copies are under way.
+fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<(Vec<Arc<dyn Source>>, Vec<FirstLook>), UiError> {
+    let (mut all, mut looks): (Vec<Arc<dyn Source>>, Vec<FirstLook>) = Default::default();
     if !directories.is_empty() {
         all.push(Arc::new(Library::new(directories.to_vec())));
     }
@@ -168,9 +187,11 @@ fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Vec<Arc<dyn So
         if let Some(missing) = directory.filter(|path| !path.is_dir()) {
             return Err(UiError::NoDirectory(missing));
         }
-        all.push(Storage::open(url)?);
+        let (storage, look) = Storage::open(url)?;
+        all.push(storage);
+        looks.push(look);
     }
-    Ok(all)
+    Ok((all, looks))
 }
 
 /// The URL of a storage, if a place is one.

@@ -264,6 +264,21 @@ fn signals_end_it_and_bad_arguments_are_named() {
 }
 
 #[test]
+fn the_copies_of_a_storage_are_deleted_at_the_end() {
+    let scene = Scene::new();
+    record(&scene, "models/toy/.pawl/_records", "toy", &finished("Accepted", "1.5"));
+    let copies = scene.path().join("copies");
+    fs::create_dir(&copies).unwrap();
+    let url = format!("file://{}", scene.path().join("models").display());
+    let mut ui = Ui::start(scene.pawl(&["ui", "--listen", "127.0.0.1:0", &url]).env("TMPDIR", &copies));
+    assert!(ui.get("/").2.contains("/jobs/toy\""));
+    assert_eq!(fs::read_dir(&copies).unwrap().count(), 1);
+    signal(&ui.child, Signal::INT);
+    wait_until("pawl ui ends", || ui.child.try_wait().unwrap().is_some());
+    assert_eq!((ui.child.wait().unwrap().code(), fs::read_dir(&copies).unwrap().count()), (Some(0), 0));
+}
+
+#[test]
 fn an_address_that_others_can_reach_is_warned_about() {
     let scene = Scene::new();
     let mut child = scene.pawl(&["ui", "--listen", "0.0.0.0:0"]).spawn().unwrap();

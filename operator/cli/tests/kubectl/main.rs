@@ -7,6 +7,7 @@ mod api;
 mod browser;
 mod changes;
 mod errors;
+mod login;
 mod looking;
 mod preflight;
 mod program;

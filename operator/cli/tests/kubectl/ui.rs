@@ -1,21 +1,24 @@
 //! `pawl ui` with the jobs of a cluster.
 
-use crate::api::{Answer, Api, Asked, JOBS, job, list, one_job, unknown};
+use crate::api::{Answer, Api, JOBS, job, list, one_job, unknown};
 use crate::browser::Ui;
 use crate::program::Program;
+use pawl_contract::happened::Happened;
+use pawl_contract::record::{Begun, Entry, Text};
 use serde_json::json;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn serve(program: &Program, arguments: &[&str]) -> Ui {
+/// `pawl ui --cluster` with these arguments, for the jobs of the server of `program`.
+pub fn serve(program: &Program, arguments: &[&str]) -> Ui {
     let arguments = [&["ui", "--cluster", "--listen", "127.0.0.1:0"][..], arguments].concat();
     Ui::start(program.command("pawl", &arguments).stdout(Stdio::piped()))
 }
 
 /// The value of an attribute of a page, after its name.
-fn after<'a>(page: &'a str, name: &str) -> &'a str {
+pub fn after<'a>(page: &'a str, name: &str) -> &'a str {
     page.split_once(name).and_then(|(_, rest)| rest.split_once('"')).unwrap_or_else(|| panic!("{name}: {page}")).0
 }
 
@@ -158,76 +161,33 @@ fn a_refusal_of_the_api_server_is_shown_as_it_says_it() {
     assert!(code == 403 && text.contains("cannot patch resource"), "{code} {text}");
 }
 
-/// Two namespaces, each of which one user may see.
-fn two_teams(asked: &Asked) -> Answer {
-    let Some(user) = asked.authorization.strip_prefix("Bearer token-") else {
-        return Answer::Failure(401, "Unauthorized", "Unauthorized".to_owned(), "");
-    };
-    let rest = asked.path.strip_prefix("/apis/pawl.dev/v1alpha1/namespaces/team-").unwrap_or_default();
-    let Some((team, "trainingjobs")) = rest.split_once('/') else { return list(&[]) };
-    if team != user {
-        return Answer::Failure(403, "Forbidden", format!("{user} cannot list trainingjobs in team-{team}"), "");
-    }
-    let mut job = job();
-    job["metadata"]["namespace"] = json!(format!("team-{team}"));
-    job["metadata"]["name"] = json!(format!("job-of-{team}"));
-    list(&[job])
-}
-
 #[test]
-fn each_user_sees_what_the_api_server_shows_them() {
-    let api = Api::start(two_teams);
+fn a_job_that_a_storage_has_too_is_listed_and_summed_once_with_what_is_recorded_there() {
+    let api = one_job();
     let program = Program::new(&api);
-    let ui = serve(&program, &["--login", "--namespace", "team-a,team-b"]);
-    let host = ui.address.clone();
-    let ask = |name: &str, value: &str| ui.request("GET", "/", &[("Host", host.as_str()), (name, value)], "");
-
-    let (code, head, _) = ui.get("/");
-    assert!(code == 303 && head.to_lowercase().contains("location: /login"), "{head}");
-    assert_eq!(ui.get("/jobs/job-of-a").0, 303);
-    let (code, _, text) = ui.post("/login", "token=wrong&namespaces=");
-    assert!(code == 401 && text.contains("does not accept"), "{code} {text}");
-    assert_eq!(ask("Authorization", "Bearer wrong").0, 401);
-    assert_eq!(ask("Cookie", "pawl-session=guessed").0, 303);
-
-    let (code, head, _) = ui.post("/login", "token=token-a&namespaces=");
-    let cookie =
-        head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{code} {head}"));
-    for part in ["HttpOnly", "Secure", "SameSite=Strict"] {
-        assert!(cookie.contains(part), "{cookie}");
+    let records = program.path().join("models/team/toy/11/.pawl/_records");
+    std::fs::create_dir_all(records.join("attempts")).unwrap();
+    let here = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "toy"},
+        "spec": {"workload": {"name": "ups"}}});
+    let document = json!({"format": 1, "specHash": "", "job": here, "status": {"stage": "Training"}});
+    std::fs::write(records.join("status.json"), document.to_string()).unwrap();
+    let mut text = Text::default();
+    text.add(&Entry::Attempt(Box::new(Begun { uid: "11".to_owned(), ..Begun::new("toy", "toy-1") })));
+    let message = "the event that has left the cluster".to_owned();
+    let (reason, phase) = ("Accepted".to_owned(), None);
+    text.add(&Entry::Event(Happened { time: 1, warning: false, reason, message: message.clone(), phase }));
+    std::fs::write(records.join("attempts/toy-1.jsonl"), text.as_bytes()).unwrap();
+    let models = program.path().join("models");
+    // Mounted as a directory, and as a storage.
+    let mounted = models.join("team/toy");
+    for place in [format!("file://{}", models.display()), mounted.display().to_string()] {
+        let ui = serve(&program, &[&place]);
+        let (_, _, list) = ui.get("/");
+        assert!(list.contains("1 of 1 jobs") && list.contains("/jobs/toy\""), "{place}: {list}");
+        assert!(list.contains("41%") && !list.contains(r#"class="notice""#), "the one of the cluster: {list}");
+        assert!(ui.get("/fleet").2.contains("1 of 1 jobs"), "{place}");
+        assert!(ui.get("/jobs/toy").2.contains(&message), "{place}");
     }
-    let session = cookie.split(';').next().unwrap();
-    let (code, _, page) = ask("Cookie", session);
-    assert!(code == 200 && page.contains("/jobs/job-of-a\"") && !page.contains("job-of-b"), "{code} {page}");
-    assert!(page.contains("1 of 2 namespaces are not shown") && !page.contains("team-b"), "{page}");
-    let (code, _, page) = ask("Authorization", "Bearer token-b");
-    assert!(code == 200 && page.contains("/jobs/job-of-b\"") && !page.contains("job-of-a"), "{code} {page}");
-
-    // A namespace may be named at the login; what is refused there is said as the API server says it.
-    let (code, _, text) = ui.post("/login", "token=token-a&namespaces=../x");
-    assert!(code == 400 && text.contains("is no name of a namespace"), "{code} {text}");
-    let many: Vec<String> = (0..51).map(|number| format!("team-{number}")).collect();
-    let (code, _, text) = ui.post("/login", &format!("token=token-a&namespaces={}", many.join(",")));
-    assert!(code == 400 && text.contains("51 named: name 50 at most"), "{code} {text}");
-    let (_, head, _) = ui.post("/login", "token=token-a&namespaces=team-b");
-    let other = head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap().split(';').next().unwrap();
-    let (_, _, page) = ask("Cookie", other);
-    assert!(page.contains("a cannot list trainingjobs in team-b") && !page.contains("job-of"), "{page}");
-
-    let origin = format!("http://{host}");
-    let headers = [("Host", host.as_str()), ("Cookie", session), ("Origin", origin.as_str())];
-    let (_, _, page) = ui.request("GET", "/login", &headers, "");
-    let (code, ..) = ui.request("POST", "/logout", &headers, "token=guessed");
-    assert_eq!((code, ask("Cookie", session).0), (403, 200));
-    let form = format!("token={}", after(&page, r#"name="token" value=""#));
-    let mut open = ui.send("GET", "/events", &headers, "");
-    let (code, ..) = ui.request("POST", "/logout", &headers, &form);
-    assert_eq!((code, ask("Cookie", session).0), (303, 303));
-    let mut updates = String::new();
-    open.read_to_string(&mut updates).expect("the updates of an open page end");
-    assert!(updates.contains("job-of-a") && !updates.contains("job-of-b"), "{updates}");
-    let own = ["Bearer token-a", "Bearer token-b", "Bearer wrong"];
-    assert!(api.asked().iter().all(|asked| own.contains(&asked.authorization.as_str())), "no request but a user's");
 }
 
 #[test]

@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn shown<'a>(jobs: &'a [Listed], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems: &[], login: false }
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems: &[] }
     }
 
     #[test]

@@ -19,15 +19,13 @@ pub struct Shown<'a> {
     pub total: usize,
     /// What could not be read, and why.
     pub problems: &'a [String],
-    /// Whether users log in.
-    pub login: bool,
 }
 
-/// The page.
-pub fn page(shown: &Shown<'_>, query: &Query, revision: &str) -> String {
+/// The page. `can_log_out`: whether the user has a session that they can end.
+pub fn page(shown: &Shown<'_>, query: &Query, revision: &str, can_log_out: bool) -> String {
     let content = html! {
         h1 { "Jobs" }
-        @if shown.login { p { a href="/login" { "Log out, or log in as somebody else" } } }
+        @if can_log_out { p { a href="/login" { "Log out, or log in as somebody else" } } }
         (filter("/", query))
         (live(Live { events: &query.address("/events", "from="), revision }, &content(shown, query)))
     };
@@ -166,7 +164,7 @@ mod tests {
     }
 
     fn shown<'a>(jobs: &'a [Listed], problems: &'a [String], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems, login: false }
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems }
     }
 
     #[test]
@@ -176,7 +174,7 @@ mod tests {
             "cost": {"savedPercent": "12.3"}, "startTime": "2026-01-02T03:04:05Z"});
         let jobs = [listed("toy", status)];
         let query = Query::parse("sort=-speedup").unwrap();
-        let text = page(&shown(&jobs, &[], &query), &query, "r1");
+        let text = page(&shown(&jobs, &[], &query), &query, "r1", false);
         for part in [
             r#"<a href="/jobs/toy">toy</a>"#,
             r#"<span class="badge good">Complete</span>"#,
@@ -199,7 +197,7 @@ mod tests {
         jobs[1].place = "runs/toy".to_owned();
         distinguish(jobs.iter_mut());
         let query = Query::default();
-        let text = page(&shown(&jobs, &[], &query), &query, "r1");
+        let text = page(&shown(&jobs, &[], &query), &query, "r1", false);
         for place in [".pawl/toy", "runs/toy"] {
             assert!(text.contains(&format!(r#">toy</a> <span class="muted">{place}</span>"#)), "{text}");
         }
@@ -212,7 +210,7 @@ mod tests {
         let jobs = [listed(hostile, json!({"progress": hostile}))];
         let problems = [hostile.to_owned()];
         let query = Query { text: "<script>".to_owned(), ..Query::default() };
-        let text = page(&shown(&jobs, &problems, &query), &query, "r1");
+        let text = page(&shown(&jobs, &problems, &query), &query, "r1", false);
         assert!(text.contains("alert(1)") && !text.contains("<script>"), "{text}");
         assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
         assert!(text.contains("/jobs/%22%3E%3Cscript%3E") && text.contains("%2F..%2Fx\""), "{text}");
@@ -221,7 +219,7 @@ mod tests {
     #[test]
     fn an_empty_list_says_what_to_do() {
         let query = Query { text: "nothing".to_owned(), ..Query::default() };
-        assert!(page(&shown(&[], &[], &query), &query, "").contains("pawl run FILE"));
+        assert!(page(&shown(&[], &[], &query), &query, "", false).contains("pawl run FILE"));
         let jobs = [listed("toy", json!({}))];
         let text = fragment(&shown(&jobs, &[], &query), &query);
         assert!(text.contains("None of the 1 jobs matches") && text.contains(r#"href="/""#), "{text}");

@@ -3,6 +3,10 @@
 use super::{Scripts, page as whole};
 use maud::html;
 
+/// Why there is no session any more, or never was one: a browser keeps the cookie only where it is safe.
+pub const ENDED: &str =
+    "The session has ended, or this page was opened without TLS: use https://, or the name localhost.";
+
 /// The page. `problem`: why the last token was not accepted; `known`: what identifies a session to the form that ends
 /// it, if there is one.
 pub fn page(problem: Option<&str>, known: Option<&str>) -> String {

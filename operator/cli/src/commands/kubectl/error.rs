@@ -94,6 +94,15 @@ fn suggested(names: &[String]) -> String {
 }
 
 impl ClusterError {
+    /// What happened, without the options of the command that may help: for users of a page, who did not give it.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Configuration(cause) => cause.clone(),
+            Self::Unreachable { server, cause } => format!("the API server at {server}: {cause}"),
+            other => other.to_string(),
+        }
+    }
+
     /// The exit code.
     pub const fn code(&self) -> u8 {
         match self {

@@ -1,9 +1,9 @@
 //! Who asks, and what they may see and do.
 
 use super::error::PageError;
-use super::source::Sources;
 #[cfg(feature = "cluster")]
-use super::viewers::Viewers;
+use super::sessions::{Sessions, is_proxied};
+use super::source::Sources;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use pawl_display::ui::actions::Actions;
@@ -25,7 +25,7 @@ pub enum Access {
     Everyone(Arc<Sources>),
     /// Each user sees and does what the API server lets them.
     #[cfg(feature = "cluster")]
-    LogIn(Arc<Viewers>),
+    LogIn(Arc<Sessions>),
 }
 
 /// The one who asks.
@@ -34,20 +34,20 @@ pub struct Viewer {
     pub sources: Arc<Sources>,
     /// What forms need with which they change jobs; `None`: they change none.
     pub actions: Option<Actions>,
-    /// Whether they have logged in.
-    pub login: bool,
+    /// Whether they have a session that they can end: no proxy logs them in.
+    pub can_log_out: bool,
 }
 
 impl FromRequestParts<App> for Viewer {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, PageError> {
-        let (sources, login) = match (&app.access, &parts.headers) {
+        let (sources, can_log_out) = match (&app.access, &parts.headers) {
             (Access::Everyone(sources), _) => (Arc::clone(sources), false),
             #[cfg(feature = "cluster")]
-            (Access::LogIn(viewers), headers) => (viewers.of(headers).await?, true),
+            (Access::LogIn(sessions), headers) => (sessions.of(headers).await?, !is_proxied(headers)),
         };
         let actions = app.allow_actions.then(|| Actions { token: sources.token().to_owned() });
-        Ok(Self { sources, actions, login })
+        Ok(Self { sources, actions, can_log_out })
     }
 }

@@ -43,7 +43,10 @@ pub enum PageError {
     /// Nobody is logged in.
     #[cfg(feature = "cluster")]
     #[error("log in first, at /login")]
-    LogIn,
+    LogIn {
+        /// Whether there was a session.
+        ended: bool,
+    },
     #[cfg(feature = "cluster")]
     #[error("the API server does not accept the token of this request: it is wrong, or has expired")]
     NotAccepted,
@@ -68,7 +71,7 @@ impl PageError {
             Self::ReadOnly | Self::Token => StatusCode::FORBIDDEN,
             Self::Job(error) => of_job(error),
             #[cfg(feature = "cluster")]
-            Self::LogIn | Self::NotAccepted => StatusCode::UNAUTHORIZED,
+            Self::LogIn { .. } | Self::NotAccepted => StatusCode::UNAUTHORIZED,
             #[cfg(feature = "cluster")]
             Self::Random(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -109,7 +112,10 @@ impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         #[cfg(feature = "cluster")]
         match self {
-            Self::LogIn => return (StatusCode::SEE_OTHER, [(header::LOCATION, "/login")]).into_response(),
+            Self::LogIn { ended } => {
+                let form = if ended { "/login?ended" } else { "/login" };
+                return (StatusCode::SEE_OTHER, [(header::LOCATION, form)]).into_response();
+            }
             Self::NotAccepted => {
                 let asks = [(header::WWW_AUTHENTICATE, "Bearer")];
                 return (self.status(), asks, Html(problem("Not logged in", &self.to_string()))).into_response();

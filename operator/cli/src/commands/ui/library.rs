@@ -1,10 +1,11 @@
 //! The jobs of some directories. A status is read again only when its file has changed.
 
-use super::source::{Catalog, Found, Gathered, JobError, Origin, Source};
+use super::source::{Catalog, Found, Gathered, JobError, Origin, Recorded, Source};
 use crate::commands::document;
 use crate::commands::source::states;
 use crate::commands::status::JobResult;
 use jiff::Timestamp;
+use pawl_contract::record::FOLDER;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::evidence::gather;
@@ -15,7 +16,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow. Whether it
 /// can be read changes its ctime.
@@ -72,6 +73,13 @@ struct Known {
     job: Result<Listed, String>,
 }
 
+/// What a look at the directories has found.
+struct Look {
+    states: Vec<StateDir>,
+    problems: Vec<String>,
+    revision: String,
+}
+
 /// The jobs whose state is in these directories.
 pub struct Library {
     directories: Vec<PathBuf>,
@@ -101,13 +109,15 @@ impl Library {
         found.sort_by(|a, b| a.root().cmp(b.root()));
         found
     }
-}
 
-impl Source for Library {
-    fn read(&self) -> Catalog {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads again what has changed.
+    fn look(&self, known: &mut HashMap<PathBuf, Known>) -> Look {
         let mut newest: HashMap<PathBuf, Known> = HashMap::new();
-        let (mut jobs, mut problems) = (Vec::new(), Vec::new());
+        let (mut states, mut problems) = (Vec::new(), Vec::new());
         let mut hasher = DefaultHasher::new();
         for state in self.states(&mut problems) {
             let root = state.root().to_owned();
@@ -116,17 +126,59 @@ impl Source for Library {
             let old = known.remove(&root).filter(|known| known.stamps == stamps).map(|known| known.job);
             let Some(job) = old.or_else(|| read(&state, stamps.changed())) else { continue };
             (&root, stamps).hash(&mut hasher);
-            match &job {
-                Ok(listed) => jobs.push(Found { listed: listed.clone(), origin: Arc::new(state) }),
-                Err(problem) => problems.push(problem.clone()),
-            }
+            problems.extend(job.as_ref().err().cloned());
             newest.insert(root, Known { stamps, job });
+            states.push(state);
         }
         *known = newest;
         problems.hash(&mut hasher);
-        distinguish(jobs.iter_mut().map(|found| &mut found.listed));
-        Catalog { jobs, problems, revision: format!("{:016x}", hasher.finish()) }
+        Look { states, problems, revision: format!("{:016x}", hasher.finish()) }
     }
+
+    /// The state directory of the job of a cluster whose unique identifier is `uid`: its storage's path ends in it.
+    fn state_of(&self, uid: &str) -> Option<StateDir> {
+        let known = self.known();
+        let below = Path::new(uid).join(FOLDER);
+        let records = known.keys().find(|root| !uid.is_empty() && root.ends_with(&below))?;
+        Some(StateDir::found_in(records.parent()?.parent()?))
+    }
+}
+
+impl Source for Library {
+    fn read(&self) -> Catalog {
+        let mut known = self.known();
+        let Look { states, problems, revision } = self.look(&mut known);
+        let listed = states.into_iter().filter_map(|state| {
+            let listed = known.get(state.root())?.job.as_ref().ok()?.clone();
+            Some(Found { listed, origin: Arc::new(state), recorded_at: Vec::new() })
+        });
+        let mut jobs: Vec<Found> = listed.collect();
+        distinguish(jobs.iter_mut().map(|found| &mut found.listed));
+        Catalog { jobs, problems, revision }
+    }
+
+    fn revision(&self) -> String {
+        self.look(&mut self.known()).revision
+    }
+
+    fn recorded(&self, _: Option<&str>, uid: &str) -> Option<Recorded> {
+        Some(recorded(&self.state_of(uid)?, uid))
+    }
+
+    fn recorded_version(&self, _: Option<&str>, uid: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.state_of(uid).and_then(|state| Stamps::of(&state)).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// What `state` has of the job whose unique identifier is `uid`: an earlier job of the same name may have had the same
+/// storage. What cannot be read is a problem of the list.
+pub fn recorded(state: &StateDir, uid: &str) -> Recorded {
+    let mut own = records::load(state).unwrap_or_default();
+    own.retain(|record| record.begun.uid.is_empty() || record.begun.uid == uid);
+    let happened = records::happened(state, &own);
+    (own, happened)
 }
 
 impl Origin for StateDir {

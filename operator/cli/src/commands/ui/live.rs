@@ -32,7 +32,7 @@ struct Update {
 enum Look {
     Changed(Update),
     Unchanged,
-    /// There is no job any more, or the viewer has logged out.
+    /// There is no job any more, or the session of the viewer has ended.
     Gone,
 }
 
@@ -41,13 +41,11 @@ impl View {
     fn look(&self, seen: &str) -> Look {
         match self {
             Self::Jobs { sources, .. } | Self::Job { sources, .. } if sources.has_ended() => Look::Gone,
+            Self::Jobs { sources, .. } if sources.revision() == seen => Look::Unchanged,
             Self::Jobs { sources, query, fragment } => {
                 let catalog = sources.read();
-                if catalog.revision == seen {
-                    return Look::Unchanged;
-                }
                 let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
-                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, login: false };
+                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
                 let html = fragment(&shown, query);
                 Look::Changed(Update { revision: catalog.revision, html })
             }

@@ -3,9 +3,9 @@
 use super::access::{Access, App};
 use super::error::PageError;
 use super::secret::same;
-use super::viewers::{COOKIE, LogInError, Viewers};
+use super::sessions::{COOKIE, LogInError, Sessions};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
@@ -14,40 +14,55 @@ use pawl_display::url;
 
 /// Their routes.
 pub fn routes() -> Router<App> {
-    Router::new().route("/login", get(form).post(log_in)).route("/logout", post(log_out))
+    Router::new()
+        .route("/login", get(form).post(log_in))
+        .route("/login/done", get(done))
+        .route("/logout", post(log_out))
 }
 
 type Answer = Result<Response, PageError>;
 
-/// The users, where they log in.
-fn viewers(app: &App) -> Result<&Viewers, PageError> {
+/// The sessions, where users log in.
+fn sessions(app: &App) -> Result<&Sessions, PageError> {
     match &app.access {
-        Access::LogIn(viewers) => Ok(viewers),
+        Access::LogIn(sessions) => Ok(sessions),
         Access::Everyone(_) => Err(PageError::NoPage("/login".to_owned())),
     }
 }
 
-async fn form(State(app): State<App>, headers: HeaderMap) -> Answer {
-    let known = viewers(&app)?.session(&headers);
-    Ok(Html(login::page(None, known.as_ref().map(|sources| sources.token()))).into_response())
+async fn form(State(app): State<App>, RawQuery(query): RawQuery, headers: HeaderMap) -> Answer {
+    let known = sessions(&app)?.of_cookie(&headers);
+    let problem = (known.is_none() && query.as_deref() == Some("ended")).then_some(login::ENDED);
+    Ok(Html(login::page(problem, known.as_ref().map(|sources| sources.token()))).into_response())
 }
 
-async fn log_in(State(app): State<App>, form: String) -> Answer {
+async fn log_in(State(app): State<App>, headers: HeaderMap, form: String) -> Answer {
     let fields = url::pairs(&form);
     let field = |wanted: &str| field(&fields, wanted);
-    match viewers(&app)?.log_in(field("token"), field("namespaces")).await {
-        Ok(session) => Ok(moved("/", &cookie(&session, ""))),
+    let sessions = sessions(&app)?;
+    match sessions.log_in(field("token"), field("namespaces")).await {
+        Ok(session) => {
+            // The browser forgets the cookie of an earlier one.
+            sessions.log_out(&headers);
+            Ok(moved("/login/done", &cookie(&session, "")))
+        }
         Err(error) => Ok((status(&error), Html(login::page(Some(&error.to_string()), None))).into_response()),
     }
 }
 
+/// Where a browser comes after the login: one that has not kept the cookie is sent to the form, which says why.
+async fn done(State(app): State<App>, headers: HeaderMap) -> Answer {
+    sessions(&app)?.of_cookie(&headers).ok_or(PageError::LogIn { ended: true })?;
+    Ok((StatusCode::SEE_OTHER, [(header::LOCATION, "/")]).into_response())
+}
+
 async fn log_out(State(app): State<App>, headers: HeaderMap, form: String) -> Answer {
-    let viewers = viewers(&app)?;
-    let known = viewers.session(&headers).ok_or(PageError::LogIn)?;
+    let sessions = sessions(&app)?;
+    let known = sessions.of_cookie(&headers).ok_or(PageError::LogIn { ended: true })?;
     if !same(field(&url::pairs(&form), "token"), known.token()) {
         return Err(PageError::Token);
     }
-    viewers.log_out(&headers);
+    sessions.log_out(&headers);
     Ok(moved("/login", &cookie("", "; Max-Age=0")))
 }
 

@@ -62,7 +62,8 @@ async fn read<T: Send + 'static>(read: impl FnOnce() -> Result<T, PageError> + S
 }
 
 async fn all(viewer: Viewer, query: RawQuery) -> Page {
-    selected(viewer, query, list::page).await
+    let can_log_out = viewer.can_log_out;
+    selected(viewer, query, move |shown, query, revision| list::page(shown, query, revision, can_log_out)).await
 }
 
 async fn sums(viewer: Viewer, query: RawQuery) -> Page {
@@ -70,12 +71,16 @@ async fn sums(viewer: Viewer, query: RawQuery) -> Page {
 }
 
 /// The page about the jobs that the query selects.
-async fn selected(viewer: Viewer, RawQuery(query): RawQuery, page: fn(&Shown<'_>, &Query, &str) -> String) -> Page {
+async fn selected(
+    viewer: Viewer,
+    RawQuery(query): RawQuery,
+    page: impl FnOnce(&Shown<'_>, &Query, &str) -> String + Send + 'static,
+) -> Page {
     let query = Query::parse(&query.unwrap_or_default())?;
     read(move || {
         let catalog = viewer.sources.read();
         let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
-        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, login: viewer.login };
+        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
         Ok(Html(page(&shown, &query, &catalog.revision)))
     })
     .await

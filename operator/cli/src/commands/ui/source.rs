@@ -3,10 +3,12 @@
 use super::action::Action;
 #[cfg(feature = "cluster")]
 use crate::commands::kubectl::error::ClusterError;
-use pawl_contract::record::Record;
+use pawl_contract::record::{FOLDER, Record};
+use pawl_display::event::EventRecord;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::StateError;
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +21,7 @@ pub enum JobError {
     #[error("this job has no operator that could act on it: edit its manifest, and repeat `pawl run`")]
     NoOperator,
     #[cfg(feature = "cluster")]
-    #[error(transparent)]
+    #[error("{}", .0.cause())]
     Cluster(#[from] ClusterError),
     /// There is no such job any more, or another one of its name.
     #[cfg(feature = "cluster")]
@@ -63,6 +65,19 @@ pub struct Found {
     pub listed: Listed,
     /// Where it was found.
     pub origin: Arc<dyn Origin>,
+    /// Of a job of a cluster: the storage in which it trains, and its unique identifier, in which the path there ends.
+    pub recorded_at: Vec<String>,
+}
+
+impl Found {
+    /// Whether this is what a storage has of one of the jobs of clusters that are recorded at `places`.
+    fn is_record(&self, places: &HashSet<String>) -> bool {
+        let place = &self.listed.place;
+        // Of a storage that is mounted, the place is the folder of the records.
+        let path = place.strip_suffix(FOLDER).unwrap_or(place).trim_end_matches('/');
+        let last = path.rsplit('/').next().unwrap_or_default();
+        self.recorded_at.is_empty() && (places.contains(path) || places.contains(last))
+    }
 }
 
 /// The jobs at one moment.
@@ -83,15 +98,28 @@ impl Catalog {
     }
 }
 
+/// The records of a job, and what these say happened, oldest first.
+pub type Recorded = (Vec<Record>, Vec<EventRecord>);
+
 /// Jobs that are kept in the same way.
 pub trait Source: Send + Sync {
     /// Reads what has changed. It may block.
     fn read(&self) -> Catalog;
 
-    /// The records in the storage of a job, `location`, of the attempts of the job whose unique identifier is `uid`.
-    fn records(&self, location: &str, uid: &str) -> Vec<Record> {
+    /// The revision of what [`Self::read`] would return, without a copy of it.
+    fn revision(&self) -> String;
+
+    /// What is recorded of the job of a cluster whose unique identifier is `uid`, and whose storage is at `location`,
+    /// where that is known; `None` when it is not here.
+    fn recorded(&self, location: Option<&str>, uid: &str) -> Option<Recorded> {
         let _ = (location, uid);
-        Vec::new()
+        None
+    }
+
+    /// Changes when what [`Self::recorded`] returns does; 0 when it is not here.
+    fn recorded_version(&self, location: Option<&str>, uid: &str) -> u64 {
+        let _ = (location, uid);
+        0
     }
 
     /// Where the jobs are, if that is no directory.
@@ -134,17 +162,31 @@ impl Sources {
         &self.token
     }
 
-    /// Reads what has changed.
+    /// Reads what has changed. A job of a cluster is not listed once more for its records.
     pub fn read(&self) -> Catalog {
         let mut whole = Catalog::default();
-        let mut hasher = DefaultHasher::new();
+        let mut revisions = Vec::new();
         for Catalog { jobs, problems, revision } in self.all.iter().map(|source| source.read()) {
             whole.jobs.extend(jobs);
             whole.problems.extend(problems);
-            revision.hash(&mut hasher);
+            revisions.push(revision);
         }
+        let places: HashSet<String> = whole.jobs.iter().flat_map(|found| found.recorded_at.iter().cloned()).collect();
+        whole.jobs.retain(|found| !found.is_record(&places));
         distinguish(whole.jobs.iter_mut().map(|found| &mut found.listed));
-        whole.revision = format!("{:016x}", hasher.finish());
+        whole.revision = joined(&revisions);
         whole
     }
+
+    /// The revision of what [`Self::read`] would return, without a copy of it.
+    pub fn revision(&self) -> String {
+        joined(&self.all.iter().map(|source| source.revision()).collect::<Vec<_>>())
+    }
+}
+
+/// The revision of everything whose revisions these are.
+fn joined(revisions: &[String]) -> String {
+    let mut hasher = DefaultHasher::new();
+    revisions.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }

@@ -1,123 +1,102 @@
 //! The jobs whose records are in a storage. The records are copied, and read as those of a storage that is mounted.
 
-use super::library::Library;
-use super::source::{Catalog, Source};
-use pawl_contract::record::Record;
-use pawl_local::state::{StateDir, records};
-use pawl_trainer::checkpoint::{AllRecords, RecordFile, StorageError};
-use sha2::{Digest, Sha256};
-use std::collections::HashMap;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use super::copies::{Copies, CopyError, folder_name};
+use super::library::{Library, recorded};
+use super::source::{Catalog, Recorded, Source};
+use pawl_local::state::StateDir;
+use pawl_trainer::checkpoint::{AllRecords, StorageError};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 /// Time between two looks at a storage.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Why records cannot be copied.
-#[derive(Debug, thiserror::Error)]
-pub enum CopyError {
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    #[error("the copies of records in {}: {source}: set TMPDIR to a directory that can be written", .path.display())]
-    Copy { path: PathBuf, source: io::Error },
-}
-
-/// What was copied.
-#[derive(Default)]
-struct Copied {
-    /// The versions of the files, by folder of the job and path there.
-    versions: HashMap<(String, String), String>,
-    /// The folders of jobs in the storage, by the names of those with their copies.
-    jobs: HashMap<String, String>,
-    /// Why the copies may be out of date.
-    problem: Option<String>,
-}
+/// What the first look at a storage has found.
+pub type FirstLook = oneshot::Receiver<Result<(), StorageError>>;
 
 /// The jobs in a storage.
 pub struct Storage {
     url: String,
-    copies: TempDir,
+    copies: Arc<Copies>,
     library: Library,
-    copied: Mutex<Copied>,
+    /// Deletes the copies when it is dropped.
+    _directory: TempDir,
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.copies.copied().ended = true;
+    }
 }
 
 impl Storage {
-    /// Copies the records in the storage, and again whenever they have changed, until this is dropped.
+    /// Copies the records in the storage in a thread, and again whenever they have changed, until this is dropped.
+    /// What is returned besides is sent when they were copied first, or the storage cannot be listed.
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn open(url: &str) -> Result<Arc<Self>, CopyError> {
+    pub fn open(url: &str) -> Result<(Arc<Self>, FirstLook), CopyError> {
         let records = AllRecords::open(url)?;
         let storage = Arc::new(Self::new(url)?);
-        storage.refresh(&records)?;
-        let watched = Arc::downgrade(&storage);
+        let watched = Arc::downgrade(&storage.copies);
+        let (tell, first) = oneshot::channel();
         // A storage blocks its thread.
         thread::spawn(move || {
+            let look = || watched.upgrade().map(|copies| copies.looked(copies.refresh(&records)));
+            if let Some(looked) = look() {
+                // Nobody waits for it after Ctrl-C.
+                let _ = tell.send(looked);
+            }
             loop {
                 thread::sleep(INTERVAL);
-                let Some(storage) = watched.upgrade() else { return };
-                let problem = storage.refresh(&records).err().map(|error| error.to_string());
-                storage.copied().problem = problem;
+                if look().is_none() {
+                    return;
+                }
             }
         });
-        Ok(storage)
+        Ok((storage, first))
     }
 
     fn new(url: &str) -> Result<Self, CopyError> {
         let made = tempfile::Builder::new().prefix("pawl-ui-").tempdir();
-        let copies = made.map_err(|source| CopyError::Copy { path: std::env::temp_dir(), source })?;
-        let library = Library::new(vec![copies.path().to_owned()]);
-        Ok(Self { url: url.trim_end_matches('/').to_owned(), copies, library, copied: Mutex::default() })
-    }
-
-    fn copied(&self) -> MutexGuard<'_, Copied> {
-        self.copied.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Where the records of a job are copied to.
-    fn folder(&self, job: &str) -> PathBuf {
-        self.copies.path().join(folder_name(job))
-    }
-
-    /// Copies what has changed, and deletes what is gone.
-    fn refresh(&self, records: &AllRecords) -> Result<(), CopyError> {
-        let mut gone = self.copied().versions.clone();
-        for file in records.list()? {
-            let key = (file.job.clone(), file.path.clone());
-            if gone.remove(&key).as_ref() != Some(&file.version) {
-                self.copy(records, &file)?;
-                let mut copied = self.copied();
-                copied.jobs.insert(folder_name(&file.job), file.job);
-                copied.versions.insert(key, file.version);
-            }
-        }
-        for key in gone.into_keys() {
-            // Without it, the job has no status, or the attempt no record.
-            let _ = fs::remove_file(self.folder(&key.0).join(&key.1));
-            self.copied().versions.remove(&key);
-        }
-        Ok(())
-    }
-
-    /// Replaces the copy of a file. One that was deleted in the meantime is gone at the next look.
-    fn copy(&self, records: &AllRecords, file: &RecordFile) -> Result<(), CopyError> {
-        let Some(text) = records.read(file)? else { return Ok(()) };
-        let path = self.folder(&file.job).join(&file.path);
-        replace(&path, &text).map_err(|source| CopyError::Copy { path, source })
+        let directory = made.map_err(|source| CopyError::Copy { path: std::env::temp_dir(), source })?;
+        let library = Library::new(vec![directory.path().to_owned()]);
+        let copies = Arc::new(Copies::new(directory.path().to_owned()));
+        Ok(Self { url: url.trim_end_matches('/').to_owned(), copies, library, _directory: directory })
     }
 
     /// What is said of where a job is, whose records are copied to `copy`.
     fn place(&self, copy: &Path) -> String {
-        let copied = self.copied();
-        let inside = copy.strip_prefix(self.copies.path()).ok().and_then(|inside| inside.iter().next()?.to_str());
+        let copied = self.copies.copied();
+        let inside = copy.strip_prefix(&self.copies.directory).ok().and_then(|inside| inside.iter().next()?.to_str());
         match inside.and_then(|name| copied.jobs.get(name)) {
             Some(job) => format!("{}/{job}", self.url),
             None => self.url.clone(),
+        }
+    }
+
+    /// The folder of the job whose storage is at `location`, or whose unique identifier is `uid`: a storage may be
+    /// mounted here under another name.
+    fn job(&self, location: Option<&str>, uid: &str) -> Option<String> {
+        let below = location.and_then(|location| location.trim_end_matches('/').strip_prefix(&self.url));
+        let here = below.and_then(|path| if path.is_empty() { Some(path) } else { path.strip_prefix('/') });
+        let copied = self.copies.copied();
+        if let Some(job) = here {
+            return copied.jobs.get(&folder_name(job)).cloned();
+        }
+        copied.jobs.values().find(|job| !uid.is_empty() && job.rsplit('/').next() == Some(uid)).cloned()
+    }
+
+    /// The revision of the jobs, where that of their copies is `copies`.
+    fn revised(&self, copies: String) -> String {
+        match self.copies.copied().problem {
+            Some(_) => copies + "-out-of-date",
+            None => copies,
         }
     }
 }
@@ -128,22 +107,29 @@ impl Source for Storage {
         for found in &mut catalog.jobs {
             found.listed.place = self.place(Path::new(&found.listed.place));
         }
-        if let Some(problem) = &self.copied().problem {
-            catalog.revision += "-out-of-date";
+        catalog.revision = self.revised(catalog.revision);
+        if let Some(problem) = &self.copies.copied().problem {
             catalog.problems.push(format!("{}: what is shown may be out of date: {problem}", self.url));
         }
         catalog
     }
 
-    fn records(&self, location: &str, uid: &str) -> Vec<Record> {
-        let below = location.trim_end_matches('/').strip_prefix(&self.url);
-        let job = below.and_then(|path| if path.is_empty() { Some(path) } else { path.strip_prefix('/') });
-        let Some(job) = job else { return Vec::new() };
-        // What cannot be read is a problem of the list.
-        let mut records = records::load(&StateDir::found_in(&self.folder(job))).unwrap_or_default();
-        // An earlier job of the same name may have had the same storage.
-        records.retain(|record| record.begun.uid.is_empty() || record.begun.uid == uid);
-        records
+    fn revision(&self) -> String {
+        self.revised(self.library.revision())
+    }
+
+    fn recorded(&self, location: Option<&str>, uid: &str) -> Option<Recorded> {
+        Some(recorded(&StateDir::found_in(&self.copies.folder(&self.job(location, uid)?)), uid))
+    }
+
+    fn recorded_version(&self, location: Option<&str>, uid: &str) -> u64 {
+        let Some(job) = self.job(location, uid) else { return 0 };
+        let copied = self.copies.copied();
+        let mut files: Vec<_> = copied.versions.iter().filter(|((of, _), _)| *of == job).collect();
+        files.sort();
+        let mut hasher = DefaultHasher::new();
+        files.hash(&mut hasher);
+        hasher.finish()
     }
 
     fn elsewhere(&self) -> Option<String> {
@@ -151,30 +137,13 @@ impl Source for Storage {
     }
 }
 
-/// Name of the folder with the copies of a job: the path of the job may be longer than a name may be. Empty for the
-/// storage itself.
-fn folder_name(job: &str) -> String {
-    if job.is_empty() {
-        return String::new();
-    }
-    Sha256::digest(job).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Replaces a file while others read it.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    let new = path.with_extension("new");
-    fs::write(&new, text)?;
-    fs::rename(new, path)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::copies::replace;
     use super::*;
     use pawl_contract::record::{Begun, Entry, Text};
     use serde_json::json;
+    use std::fs;
 
     fn write(root: &Path, job: &str, stage: &str) {
         let records = root.join(job).join(".pawl/_records");
@@ -185,6 +154,12 @@ mod tests {
         replace(&records.join("status.json"), document.to_string().as_bytes()).unwrap();
     }
 
+    fn opened(url: &str) -> Arc<Storage> {
+        let (storage, first) = Storage::open(url).unwrap();
+        first.blocking_recv().unwrap().unwrap();
+        storage
+    }
+
     #[test]
     fn jobs_of_a_storage_are_listed_changed_and_removed_with_their_records() {
         let directory = tempfile::tempdir().unwrap();
@@ -193,7 +168,7 @@ mod tests {
         let url = format!("file://{}", directory.path().display());
         let records = AllRecords::open(&url).unwrap();
         let storage = Storage::new(&format!("{url}/")).unwrap();
-        storage.refresh(&records).unwrap();
+        storage.copies.refresh(&records).unwrap();
         let listed = |catalog: Catalog| {
             let rows = catalog.jobs.iter().map(|it| (it.listed.place.clone(), it.listed.stage.to_string()));
             let mut rows: Vec<(String, String)> = rows.collect();
@@ -208,7 +183,7 @@ mod tests {
 
         write(directory.path(), "team-a/toy/u-1", "Complete");
         fs::remove_dir_all(directory.path().join("team-b")).unwrap();
-        storage.refresh(&records).unwrap();
+        storage.copies.refresh(&records).unwrap();
         let second = storage.read();
         assert_ne!(second.revision, revision);
         assert_eq!(listed(second), [row("team-a/toy/u-1", "Complete")]);
@@ -224,18 +199,24 @@ mod tests {
         fs::create_dir_all(&attempts).unwrap();
         fs::write(attempts.join("toy-1.jsonl"), text.as_bytes()).unwrap();
         let url = format!("file://{}", directory.path().display());
-        let storage = Storage::open(&url).unwrap();
-        let found = |location: &str, uid: &str| storage.records(location, uid).len();
+        let storage = opened(&url);
+        let found =
+            |location: &str, uid: &str| storage.recorded(Some(location), uid).map_or(0, |(records, _)| records.len());
         assert_eq!(found(&format!("{url}/team/toy/u-1"), "u-1"), 1);
         assert_eq!(found(&format!("{url}/team/toy/u-1"), "u-2"), 0, "another job");
-        assert_eq!(found(&format!("{url}/team/toy/u-3"), "u-1") + found(&format!("{url}-b/team/toy/u-1"), "u-1"), 0);
+        assert_eq!(found(&format!("{url}/team/toy/u-3"), "u-1") + found(&format!("{url}-b/team/toy/u-1"), "u-3"), 0);
+        assert_eq!(found("pvc://models/team/toy/u-1", "u-1"), 1, "mounted here");
+        let before = storage.recorded_version(None, "u-1");
+        fs::write(attempts.join("toy-2.jsonl"), text.as_bytes()).unwrap();
+        storage.copies.refresh(&AllRecords::open(&url).unwrap()).unwrap();
+        assert_ne!(storage.recorded_version(None, "u-1"), before, "an open page is made again");
     }
 
     #[test]
     fn the_storage_of_one_job_is_that_job() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "", "Complete");
-        let storage = Storage::open(&format!("file://{}", directory.path().display())).unwrap();
+        let storage = opened(&format!("file://{}", directory.path().display()));
         let catalog = storage.read();
         assert_eq!((catalog.jobs.len(), catalog.jobs[0].listed.place.as_str()), (1, storage.url.as_str()));
     }
@@ -244,11 +225,39 @@ mod tests {
     fn a_storage_that_is_away_is_a_problem_beside_its_jobs() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "toy", "Complete");
-        let storage = Storage::open(&format!("file://{}", directory.path().display())).unwrap();
+        let storage = opened(&format!("file://{}", directory.path().display()));
         let before = storage.read().revision;
-        storage.copied().problem = Some("no route to host".to_owned());
+        storage.copies.copied().problem = Some("no route to host".to_owned());
         let catalog = storage.read();
         assert!(catalog.jobs.len() == 1 && catalog.problems[0].contains("no route to host"));
         assert_ne!(catalog.revision, before);
+        assert_eq!(catalog.revision, storage.revision());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_copied_hides_no_other_job() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "one", "Complete");
+        write(directory.path(), "other", "Complete");
+        let url = format!("file://{}", directory.path().display());
+        let storage = Storage::new(&url).unwrap();
+        // Where the copy of one job should be is a file.
+        fs::write(storage.copies.folder("one"), "").unwrap();
+        let problem = storage.copies.refresh(&AllRecords::open(&url).unwrap()).unwrap();
+        assert!(matches!(problem, Some(CopyError::Copy { .. })));
+        let catalog = storage.read();
+        assert_eq!(catalog.jobs.iter().map(|found| found.listed.place.clone()).collect::<Vec<_>>(), [url + "/other"]);
+    }
+
+    #[test]
+    fn no_copies_are_left_even_while_it_copies() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "one", "Complete");
+        let url = format!("file://{}", directory.path().display());
+        let storage = Storage::new(&url).unwrap();
+        let copies = Arc::clone(&storage.copies);
+        drop(storage);
+        copies.refresh(&AllRecords::open(&url).unwrap()).unwrap();
+        assert!(!copies.directory.exists());
     }
 }

@@ -10,11 +10,13 @@ use crate::commands::ui::action::Action;
 use crate::commands::ui::source::{Gathered, JobError, Origin, Source};
 use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, Pin};
-use pawl_contract::record::Record;
-use pawl_display::provenance::MeasuredWith;
-use pawl_display::report::evidence::{Evidence, FinishedLaunch};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Handle;
+
+/// Time after a change of a status within which its events are in the cluster: the operator emits them afterwards.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// A job of a cluster, and not a later one of the same name. Its functions must be called where blocking is allowed.
 pub struct ClusterJob {
@@ -43,30 +45,33 @@ fn uid(job: &TrainingJob) -> &str {
 
 impl Origin for ClusterJob {
     fn revision(&self) -> Result<String, JobError> {
-        let version = self.current()?.metadata.resource_version.clone();
-        Ok(format!("{}-{}", self.uid, version.unwrap_or_default()))
+        let job = self.current()?;
+        let mut hasher = DefaultHasher::new();
+        (&self.uid, &job.metadata.resource_version).hash(&mut hasher);
+        // After a change, the page is made once more.
+        (self.watched.unchanged_for(&self.name) >= SETTLED).hash(&mut hasher);
+        for storage in &*self.storages {
+            storage.recorded_version(location(&job), &self.uid).hash(&mut hasher);
+        }
+        Ok(format!("{:016x}", hasher.finish()))
     }
 
     fn gather(&self) -> Result<Gathered, JobError> {
-        let mut job = TrainingJob::clone(&*self.current()?);
+        let job = TrainingJob::clone(&*self.current()?);
         let location = location(&job);
-        let recorded =
-            |location| self.storages.iter().flat_map(|storage| storage.records(location, &self.uid)).collect();
-        let records: Vec<Record> = location.map(recorded).unwrap_or_default();
+        let found = self.storages.iter().find_map(|storage| storage.recorded(location, &self.uid));
+        let (records, happened) = found.unwrap_or_default();
         let mut notes = Vec::new();
         if records.is_empty() {
             notes.push(without_curves(&self.name.1, location));
         }
         let session = self.watched.session(&self.name);
         let events = Handle::current().block_on(evidence::events(&session, &job)).unwrap_or_else(|error| {
-            notes.push(format!("There are no events here: {error}"));
+            notes.push(format!("There are no events here: {}", error.cause()));
             Vec::new()
         });
         notes.extend(status::note(&job));
-        let launches = records.iter().flat_map(FinishedLaunch::recorded).collect();
-        let measured_with = records.iter().filter_map(MeasuredWith::recorded).collect();
-        let status = job.status.take().unwrap_or_default();
-        Ok(Gathered { evidence: Evidence::new(job, status, events, launches).with(measured_with), notes })
+        Ok(Gathered { evidence: evidence::joined(job, events, &records, happened), notes })
     }
 
     fn status(&self) -> Result<String, JobError> {
@@ -101,6 +106,14 @@ async fn changed(session: &Session, job: &TrainingJob, action: &Action) -> Resul
         Action::RollBack(Some(phase)) => pin::set(session, job, &[phase.clone()], Some(Pin::RolledBack)).await,
         Action::Pin(phase, to) => pin::set(session, job, &[phase.clone()], *to).await,
     }
+}
+
+/// Where storages have records of a job, as [`Found::recorded_at`] says.
+///
+/// [`Found::recorded_at`]: crate::commands::ui::source::Found::recorded_at
+pub fn recorded_at(job: &TrainingJob) -> Vec<String> {
+    let location = location(job).map(|location| location.trim_end_matches('/'));
+    location.into_iter().chain([uid(job)]).filter(|place| !place.is_empty()).map(str::to_owned).collect()
 }
 
 /// The storage in which a job trains.

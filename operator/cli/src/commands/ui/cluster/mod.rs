@@ -6,9 +6,13 @@ mod watched;
 
 use super::source::{Catalog, Found, Source};
 use crate::commands::kubectl::error::ClusterError;
-use crate::commands::kubectl::session::Session;
+use crate::commands::kubectl::session::{JOBS, Session};
 use job::ClusterJob;
 use kube::Config;
+use kube::api::{Api, ListParams};
+use pawl_api::TrainingJob;
+pub use state::is_unauthenticated;
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,15 +41,32 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Configuration`].
     pub fn open(config: Config, namespaces: &[String], storages: Arc<[Arc<dyn Source>]>) -> Result<Self, ClusterError> {
-        let session = Session::connect(config, ALL.to_owned(), MANAGER)?;
+        let session = connect(config, ALL)?;
         let server = session.server.clone();
-        let watched = match namespaces {
-            [] => vec![Arc::new(Watched::all(session))],
-            named => {
-                named.iter().map(|name| Arc::new(Watched::namespace(session.in_namespace(name.clone())))).collect()
-            }
+        // One that is named twice is watched once.
+        let named: BTreeSet<&String> = namespaces.iter().collect();
+        let watched = if named.is_empty() {
+            vec![Arc::new(Watched::all(session))]
+        } else {
+            named.into_iter().map(|name| Arc::new(Watched::namespace(session.in_namespace(name.clone())))).collect()
         };
         Ok(Self { server, watched, storages })
+    }
+
+    /// Asks the API server, by one request, whether it knows the user whom `config` names, who need not be allowed to
+    /// list the jobs of the first of these namespaces.
+    ///
+    /// # Errors
+    /// When it does not, see [`is_unauthenticated`], or does not answer.
+    pub async fn verify(config: Config, namespaces: &[String]) -> Result<(), ClusterError> {
+        let first = namespaces.first();
+        let session = connect(config, first.map_or(ALL, String::as_str))?;
+        let jobs: Api<TrainingJob> = if first.is_some() { session.jobs() } else { Api::all(session.client.clone()) };
+        let one = ListParams::default().limit(1);
+        match session.ask(session.request("list", JOBS), jobs.list_metadata(&one)).await {
+            Ok(_) | Err(ClusterError::Forbidden { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// One without jobs.
@@ -67,22 +88,34 @@ impl Cluster {
     }
 }
 
+/// A connection whose client repeats no request: it would do so for minutes, unseen.
+fn connect(mut config: Config, namespace: &str) -> Result<Session, ClusterError> {
+    config.default_retry = false;
+    Session::connect(config, namespace.to_owned(), MANAGER)
+}
+
 impl Source for Cluster {
     fn read(&self) -> Catalog {
         let (mut jobs, mut problems, mut refused) = (Vec::new(), Vec::new(), Vec::new());
-        let mut hasher = DefaultHasher::new();
+        // What changes in between is another revision.
+        let revision = self.revision();
         for watched in &self.watched {
-            watched.revision().hash(&mut hasher);
             let read = watched.read();
             jobs.extend(read.jobs.into_iter().map(|(name, job, listed)| {
-                let origin = Arc::new(ClusterJob::new(Arc::clone(watched), Arc::clone(&self.storages), name, &job));
-                Found { listed, origin }
+                let origin = ClusterJob::new(Arc::clone(watched), Arc::clone(&self.storages), name, &job);
+                Found { listed, recorded_at: job::recorded_at(&job), origin: Arc::new(origin) }
             }));
             problems.extend(read.problems);
             refused.extend(read.refused);
         }
         problems.extend(refusal(&refused, self.watched.len()));
-        Catalog { jobs, problems, revision: format!("{:016x}", hasher.finish()) }
+        Catalog { jobs, problems, revision }
+    }
+
+    fn revision(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.watched.iter().for_each(|watched| watched.revision().hash(&mut hasher));
+        format!("{:016x}", hasher.finish())
     }
 
     fn elsewhere(&self) -> Option<String> {

@@ -10,7 +10,7 @@ use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::Listed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time until a watch that failed is started again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -25,6 +25,8 @@ pub enum Read {
     Job {
         job: Arc<TrainingJob>,
         listed: Box<Listed>,
+        /// When it came.
+        seen: Instant,
     },
     /// Why it cannot be read.
     Unreadable(String),
@@ -103,7 +105,7 @@ fn read(object: Guarded) -> (Name, Read) {
             let status = job.status.as_ref().unwrap_or(&unseen);
             let entry = Entry { job: &job, status, place: &name.0, measured_with: &[] };
             let listed = Box::new(Listed::new(entry, changed));
-            Read::Job { job: Arc::new(job), listed }
+            Read::Job { job: Arc::new(job), listed, seen: Instant::now() }
         }
         Err(unreadable) => Read::Unreadable(format!("TrainingJob {}/{}: {}", name.0, name.1, unreadable.problem)),
     };
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn the_list_says_when_a_job_was_written_and_where_it_is() {
         let state = listed(&["one"]);
-        let Some(Read::Job { job, listed }) = state.jobs.values().next() else { panic!("it is readable") };
+        let Some(Read::Job { job, listed, .. }) = state.jobs.values().next() else { panic!("it is readable") };
         assert_eq!(
             (listed.place.as_str(), listed.changed.unwrap().to_string().as_str()),
             ("team", "2026-01-05T10:04:00Z")

@@ -7,15 +7,14 @@ use futures::StreamExt;
 use kube::api::Api;
 use kube::runtime::watcher::{self, watcher};
 use pawl_api::TrainingJob;
-use pawl_controller::reading::Guarded;
+use pawl_controller::reading::{Guarded, JOB_PAGE};
 use pawl_display::ui::listed::Listed;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Jobs in a page of a list.
-const PAGE: u32 = 100;
 /// What the watch and its readers share.
 struct Shared {
     state: Mutex<State>,
@@ -100,21 +99,29 @@ impl Watched {
         }
     }
 
+    /// For how long the job called `name` has been as it is; 0 when it is not there.
+    pub fn unchanged_for(&self, name: &Name) -> Duration {
+        match self.shared.state().jobs.get(name) {
+            Some(Read::Job { seen, .. }) => seen.elapsed(),
+            Some(Read::Unreadable(_)) | None => Duration::ZERO,
+        }
+    }
+
     /// What can be shown now.
     pub fn read(&self) -> Shown {
         let state = self.shared.state();
         let mut shown = Shown::default();
         for (name, read) in &state.jobs {
             match read {
-                Read::Job { job, listed } => {
+                Read::Job { job, listed, .. } => {
                     shown.jobs.push((name.clone(), Arc::clone(job), Listed::clone(listed)));
                 }
                 Read::Unreadable(problem) => shown.problems.push(problem.clone()),
             }
         }
         match &state.problem {
-            Some(error) if is_refusal(error) => shown.refused = Some(error.to_string()),
-            Some(error) => shown.problems.push(error.to_string()),
+            Some(error) if is_refusal(error) => shown.refused = Some(error.cause()),
+            Some(error) => shown.problems.push(error.cause()),
             None if !*self.shared.looked.borrow() => {
                 shown.problems.push(format!("{} has not answered yet", self.session.server));
             }
@@ -127,7 +134,7 @@ impl Watched {
 /// Watches jobs until it is aborted.
 async fn keep(session: Session, jobs: Api<Guarded>, shared: Arc<Shared>) {
     loop {
-        let mut events = pin!(watcher(jobs.clone(), watcher::Config::default().page_size(PAGE)));
+        let mut events = pin!(watcher(jobs.clone(), watcher::Config::default().page_size(JOB_PAGE)));
         while let Some(event) = events.next().await {
             let error = match event {
                 Ok(event) => {
