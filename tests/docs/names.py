@@ -40,6 +40,7 @@ def gates_of_dry_runs():
     """The gates that the functions of the dry run of a search name, in code or in a message."""
     sources = (path.read_text() for path in (ROOT / "operator/decision/src/gates").rglob("*.rs"))
     bodies = [body for text in sources for body in re.findall(r"^pub\(super\) fn \w+\(run: &DryRun<'_>\).*?^\}", text, re.M | re.S)]
+    assert bodies, "no function of a dry run was found"
     return {camel(field) for body in bodies for field in re.findall(r"\bgates\.([a-z]+(?:[_A-Z][a-z]+)+)", body)}
 
 

@@ -46,7 +46,7 @@ const SHARE: (f64, f64) = (-0.01, 1.01);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 pub fn report(report: &Report, plan: &LaunchPlan) -> Option<String> {
-    of_report(report).or_else(|| short(report.outcome, &report.measured, plan))
+    of_report(report).or_else(|| short(report.outcome, &report.measured, &report.evaluations, plan))
 }
 
 /// As [`report`], of its numbers alone, without the budget.
@@ -73,7 +73,7 @@ pub fn of_report(report: &Report) -> Option<String> {
 
 /// As [`report`], of the result of a launch.
 pub fn result(result: &LaunchResult, plan: &LaunchPlan) -> Option<String> {
-    of_result(result).or_else(|| short(result.outcome, &result.measured, plan))
+    of_result(result).or_else(|| short(result.outcome, &result.measured, &result.evaluations, plan))
 }
 
 /// As [`result`], of its numbers alone, without the budget.
@@ -249,11 +249,14 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
 }
 
 fn listed(evaluations: &[Evaluated]) -> Option<String> {
+    if let Some(pair) = evaluations.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+        return Some(format!("it reports evaluations at {} after those at {}: list them in ascending order", pair[1].0, pair[0].0));
+    }
     evaluations.iter().find_map(|(_, value)| number("evaluations", (*value)?, -MAGNITUDE, MAGNITUDE))
 }
 
 /// What a launch lacks that reports to be done: it has trained fewer items than its budget, by a whole step or more.
-fn short(outcome: Outcome, measured: &Measured, plan: &LaunchPlan) -> Option<String> {
+fn short(outcome: Outcome, measured: &Measured, listed: &[Evaluated], plan: &LaunchPlan) -> Option<String> {
     let trains = match plan.kind {
         LaunchKind::Quality | LaunchKind::Search | LaunchKind::Train => true,
         LaunchKind::Preflight | LaunchKind::Measure => false,
@@ -268,7 +271,7 @@ fn short(outcome: Outcome, measured: &Measured, plan: &LaunchPlan) -> Option<Str
         (None, None) => 0,
     };
     let step = measured.items.checked_div(measured.steps).unwrap_or(0).max(1);
-    let may_end_early = early_stopping.is_some() || evaluations.is_some();
+    let may_end_early = early_stopping.is_some() || evaluations.as_ref().is_some_and(|it| it.end_after(listed));
     let least = if may_end_early || items.is_none() { asked.min(1) } else { asked.saturating_sub(step - 1) };
     let budget = match (items, epochs) {
         (Some(items), _) => items.to_string(),
@@ -296,6 +299,22 @@ mod tests {
         let mut all = json!({"launch": "l", "outcome": "Done", "items": 1600, "steps": 200, "itemsPerSecond": 100.0});
         all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         result(&serde_json::from_value(all).unwrap(), &plan)
+    }
+
+    #[test]
+    fn a_launch_of_a_search_ends_early_only_where_its_plan_says() {
+        let bounds = json!({"every": 100, "metric": "loss", "better": "Smaller", "bounds": [[400, 0.5]]});
+        let plan = plan("Search", json!({"items": 1600, "evaluations": bounds}));
+        let problem = |evaluations: Value| {
+            let all = json!({"launch": "l", "outcome": "Done", "items": 400, "steps": 50, "evaluations": evaluations});
+            result(&serde_json::from_value(all).unwrap(), &plan)
+        };
+        assert_eq!(problem(json!([[300, 0.8], [400, 0.9]])), None);
+        for evaluations in [json!([]), json!([[400, 0.4]]), json!([[300, 0.9]])] {
+            assert!(problem(evaluations.clone()).is_some_and(|text| text.contains("1600")), "{evaluations}");
+        }
+        let descending = problem(json!([[400, 0.9], [300, 0.8]])).unwrap();
+        assert!(descending.contains("at 300 after those at 400"), "{descending}");
     }
 
     #[test]

@@ -150,6 +150,11 @@ impl Trial {
         self.reports.iter().copied().max_by_key(|report| report.resource)
     }
 
+    /// The value reported after `resource`. One that was reported later says nothing of it.
+    pub fn after(&self, resource: u32) -> Option<f64> {
+        self.reports.iter().find(|report| report.resource == resource).map(|report| report.value)
+    }
+
     /// The first value reported after at least `resource`.
     pub fn at(&self, resource: u32) -> Option<f64> {
         let reached = self.reports.iter().filter(|report| report.resource >= resource);

@@ -133,7 +133,7 @@ impl Scheduler {
             return Prospect::Continues;
         }
         let (known, unknown): (Vec<&Trial>, Vec<&Trial>) =
-            others(trials, trial).partition(|other| other.at(resource).is_some());
+            others(trials, trial).partition(|other| other.after(resource).is_some());
         let missing = unknown.iter().filter(|other| other.state == State::Running).count();
         if missing > 0 && known.len() + missing >= least.max(1) as usize {
             return Prospect::Open;
@@ -256,7 +256,7 @@ fn best(trial: &Trial, goal: Goal) -> f64 {
 
 /// The median of the losses of the other trials after `resource`; `None` where fewer than `least` have a value.
 fn middle(trials: &[Trial], trial: &Trial, goal: Goal, resource: u32, least: u32) -> Option<f64> {
-    let values = others(trials, trial).filter_map(|other| other.at(resource));
+    let values = others(trials, trial).filter_map(|other| other.after(resource));
     let mut values: Vec<f64> = values.map(|value| rank(goal, value)).collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -291,6 +291,18 @@ mod tests {
         let five = ASHA.decide(&trials[..5], Goal::Minimize, 9, false);
         assert_eq!((five[&1], five[&3]), (Decision::Promote(3), Decision::Continue));
         assert_eq!(ASHA.decide(&trials, Goal::Maximize, 9, false)[&5], Decision::Promote(3));
+    }
+
+    #[test]
+    fn a_value_that_was_reported_later_is_none_of_an_earlier_report() {
+        let median = Scheduler::Median { warmup: 0, least: 1 };
+        let trained = |number, resource, value| Trial {
+            reports: vec![Report { resource, value }],
+            ..Trial::new(number, Point::new(), 9)
+        };
+        let decide = |other: Trial| median.decide(&[other, trained(1, 1, 2.0)], Goal::Minimize, 9, false)[&1];
+        assert_eq!(decide(trained(0, 1, 0.1)), Decision::Stop);
+        assert_eq!(decide(trained(0, 9, 0.1)), Decision::Continue);
     }
 
     #[test]

@@ -190,18 +190,6 @@ def test_early_stopping(launch: Launch) -> None:
     assert (code, report["items"], report["lastCheckpoint"]["items"]) == (0, 32, 32)
 
 
-def test_a_trial_lists_its_evaluations_and_ends_where_it_is_stopped(launch: Launch) -> None:
-    evaluations = {"every": 16, "metric": "loss", "better": "Smaller", "bounds": [[32, 0.0]]}
-    launch.plan |= {"kind": "Search", "budget": {"items": 40, "evaluations": evaluations}}
-    code, report = launch.run(loop())
-    assert (code, report["outcome"], report["items"]) == (0, "Done", 32)
-    assert [items for items, _ in report["evaluations"]] == [16, 32]
-    assert report["evaluations"][-1][1] == report["validation"]["metrics"]["loss"]
-    evaluations["bounds"] = []
-    code, report = launch.run(loop())
-    assert (code, report["items"], [items for items, _ in report["evaluations"]]) == (0, 40, [16, 32, 40])
-
-
 def test_early_stopping_by_an_evaluation_after_the_step_is_saved(launch: Launch) -> None:
     launch.train(items=100_000)
     launch.plan["budget"] |= {"evalEveryItems": 8, "earlyStopping": {"patience": 3, "minDelta": 0.5}}

@@ -20,7 +20,7 @@ from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
 from pawl_launch.losses import Curve, SpikeWatch, steps_before_quarters
 from pawl_launch.outcome import classify
-from pawl_launch.plan import CheckpointPolicy, Criterion, Evaluations, Plan, Rank
+from pawl_launch.plan import CheckpointPolicy, Criterion, Plan, Rank
 from pawl_launch.progress import Position, Reporter
 from pawl_launch.steady import is_steady
 from pawl_launch.throughput import Throughput
@@ -231,25 +231,6 @@ def test_the_length_of_a_launch() -> None:
         epochs.items()
     epochs.items_per_epoch = 60
     assert (epochs.items(), epochs.is_used_up(), epochs.epochs) == (120, False, 2)
-
-
-def test_the_evaluations_that_a_report_lists() -> None:
-    listed = Evaluations.read({"every": 2, "metric": "rankIC", "better": "Larger", "bounds": [[4, 0.5]]})
-    position = Position()
-    budget = Budget(plan("Search", epochs=5, evaluations=listed), position, 1)
-    budget.items_per_epoch = 100
-    position.items = 200
-    assert budget.evaluation_due(190, None) and budget.listed(190) == [2] and budget.listed(200) == []
-    position.note([2], 0.4)
-    position.items = 400
-    position.note(budget.listed(200), 0.49999999)
-    assert not budget.is_used_up(), "it is rounded as in the result"
-    position.note([4], 0.49)
-    assert position.evaluations == [(2, 0.4), (4, 0.49)] and budget.is_used_up(), "the trial is stopped"
-    position.items = 500
-    assert budget.listed(490) == [5], "the end of the launch is one"
-    assert listed.end_after([(2, None)]) and not listed.end_after([(2, 0.6), (4, 0.1)])
-    assert Position.from_state(1, 1, position.state()).evaluations == position.evaluations
 
 
 def policy(keep: int) -> CheckpointPolicy:

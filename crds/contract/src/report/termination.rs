@@ -168,7 +168,8 @@ pub fn fold(launches: &[LaunchResult]) -> String {
     if !fits(&text(&objects(&launches), 0)) {
         launches.iter_mut().for_each(|launch| {
             launch.curve.clear();
-            launch.evaluations.clear();
+            // The last one says where the launch has ended.
+            launch.evaluations.drain(..launch.evaluations.len().saturating_sub(1));
             launch.trained.clear();
         });
     }

@@ -6,6 +6,7 @@ use crate::draft::Draft;
 use crate::lifecycle::seconds_between;
 use crate::retry::{after, time};
 use jiff::Timestamp;
+use pawl_api::spec::Pruner;
 use pawl_api::status::{Purpose, SearchState};
 use pawl_search::history::State;
 
@@ -22,13 +23,18 @@ pub(super) struct Numbers {
     pub lost: Vec<u32>,
 }
 
-/// Mean time of a trial that has ended, seconds; `None` before there is one.
+/// Mean time of a trial that has ended, seconds; `None` before there is one. With the median rule, of a whole one, which
+/// may be one launch.
 fn mean_seconds(draft: &Draft<'_>, open: &Open) -> Option<f64> {
-    let ended = open.recorded.iter().filter(|recorded| recorded.trial.ended() && !recorded.trial.reports.is_empty());
-    let count = ended.count();
+    let part = |trained: u32| match draft.spec.search[open.index].pruner {
+        Pruner::Median => f64::from(trained) / f64::from(open.stage.full.max(1)),
+        Pruner::None | Pruner::ASHA | Pruner::Hyperband => 1.0,
+    };
+    let ended = open.recorded.iter().filter(|recorded| recorded.trial.ended());
+    let count: f64 = ended.filter_map(|recorded| Some(part(recorded.trial.newest()?.resource))).sum();
     let spent = draft.searching().saturating_sub(draft.status.search[open.index].spent_before);
     let devices = cost::devices(draft.spec, Purpose::Search).max(1.0);
-    (count > 0 && spent > 0).then(|| spent as f64 / 1000.0 / devices / count as f64)
+    (count > 0.0 && spent > 0).then(|| spent as f64 / 1000.0 / devices / count)
 }
 
 /// The running trials, with the start of the attempt of each.

@@ -34,7 +34,7 @@ pub(super) fn next(
     let reports = reports(search, trial);
     let first = reports[0];
     let alone = Part { first, target: first, evaluations: None };
-    let objective = search.objectives.first().filter(|objective| !is_of_launch(&objective.metric));
+    let objective = search.objectives.first().filter(|_| is_of_evaluations(search));
     let (Pruner::Median, Some(objective)) = (search.pruner, objective) else { return alone };
     let better = match objective.goal {
         Goal::Minimize => Better::Smaller,
@@ -57,11 +57,16 @@ pub(super) fn most(spec: &TrainingJobSpec, search: &Search, number: u32) -> u64 
         return search::scheduler(search).rungs(number, full).len() as u64;
     }
     let reports = u64::from(full.div_ceil(search.pruning.first.max(1)));
-    let lists = spec.workload.command.is_empty() && search.objectives.iter().all(|it| !is_of_launch(&it.metric));
+    let lists = spec.workload.command.is_empty() && is_of_evaluations(search);
     match lists && search.parallelism <= 1 {
         true => (reports.div_ceil(MAX_LISTED as u64) + u64::from(number == 0)).min(reports),
         false => reports,
     }
+}
+
+/// Whether no objective is measured of a whole launch, whose length would be part of it.
+fn is_of_evaluations(search: &Search) -> bool {
+    search.objectives.iter().all(|objective| !is_of_launch(&objective.metric))
 }
 
 /// The next reports of a trial, as many as one launch may list; one at least.

@@ -33,9 +33,7 @@ class Budget:
 
     @property
     def has_stopped_improving(self) -> bool:
-        """Whether the evaluations end the launch: by early stopping, or since the trial is stopped here."""
-        if self._plan.evaluations is not None:
-            return self._plan.evaluations.end_after(self._position.evaluations)
+        """Whether early stopping ends the launch."""
         rule = self._plan.early_stopping if self._plan.kind == "Train" else None
         return rule is not None and self._position.evaluations_since_best >= rule.patience
 
@@ -80,28 +78,8 @@ class Budget:
             return False
         if self.is_used_up():
             return validated_at != items
-        every = (plan.eval_every_items or self.items_per_epoch) if plan.kind == "Train" else self._listed_every()
+        every = (plan.eval_every_items or self.items_per_epoch) if plan.kind == "Train" else None
         return every is not None and before // max(1, every) != items // max(1, every)
-
-    def _listed_every(self) -> int | None:
-        """Items between the evaluations that the report lists."""
-        listed = self._plan.evaluations
-        if listed is None:
-            return None
-        unit = 1 if self._plan.items is not None else self.items_per_epoch
-        return None if unit is None else listed.every * unit
-
-    def listed(self, before: int) -> list[int]:
-        """The evaluations of the report that the step which began at ``before`` items reaches, in epochs or items: as
-        ``Evaluations::reached`` of ``pawl_contract::plan``."""
-        listed, every, plan = self._plan.evaluations, self._listed_every(), self._plan
-        if listed is None or every is None:
-            return []
-        end, items = plan.items if plan.items is not None else plan.epochs, self._position.items
-        amounts = [count * listed.every for count in range(before // every + 1, items // every + 1)]
-        reached = [amount for amount in amounts if end is None or amount < end]
-        budget = self.items()
-        return reached if end is None or budget is None or not before < budget <= items else [*reached, end]
 
     def steps(self, items: int) -> int | None:
         """Steps of the whole launch, those before a resumed checkpoint included, with ``items`` per rank and step."""

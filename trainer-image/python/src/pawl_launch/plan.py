@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,6 @@ CONTRACT = 1
 """The version of the contract between Pawl and trainers."""
 
 _WINDOW_SECONDS = 20.0
-
-MAX_LISTED = 32
-"""Most evaluations that a report lists."""
 
 KINDS = ("Preflight", "Measure", "Quality", "Search", "Train")
 
@@ -49,38 +46,6 @@ class EarlyStopping:
     criterion: Criterion
     patience: int
     least: float
-
-
-Evaluated = tuple[int, float | None]
-"""The value of a metric after an amount of training; ``None``: it was absent, or not finite."""
-
-
-@dataclass(frozen=True)
-class Evaluations:
-    """Evaluations in the course of a launch, which its report lists: ``Evaluations`` of ``pawl_contract::plan``."""
-
-    every: int
-    """Epochs between them, or items where the length of the launch is in items."""
-    criterion: Criterion
-    bounds: dict[int, float]
-    """The launch ends after the evaluation there if all values so far are worse."""
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Evaluations:
-        bounds = {int(amount): float(value) for amount, value in content.get("bounds", ())}
-        return cls(max(1, int(content["every"])), Criterion.read(content), bounds)
-
-    def end_after(self, values: Sequence[Evaluated]) -> bool:
-        """Whether the launch ends after the last of ``values``."""
-        if not values:
-            return False
-        amount, value = values[-1]
-        bound = self.bounds.get(amount)
-        if value is None or bound is None:
-            return value is None
-        # As results contain them, by which the trial is stopped.
-        known = (float(f"{value:.5e}") for _, value in values if value is not None)
-        return all(self.criterion.improves(bound, value, 0.0) for value in known)
 
 
 @dataclass(frozen=True)
@@ -139,7 +104,6 @@ class Plan:
     items: int | None = None
     epochs: int | None = None
     eval_every_items: int | None = None
-    evaluations: Evaluations | None = None
     early_stopping: EarlyStopping | None = None
     checkpoint: CheckpointPolicy | None = None
     workload: str = ""
@@ -208,7 +172,6 @@ def read_plan(path: Path) -> Plan:
 def _parse(content: Mapping[str, Any]) -> Plan:
     budget = content["budget"]
     stopping = budget.get("earlyStopping")
-    listed = budget.get("evaluations")
     policy = content.get("checkpoint")
     limit = budget.get("windowLimit")
     return Plan(
@@ -225,7 +188,6 @@ def _parse(content: Mapping[str, Any]) -> Plan:
         items=budget.get("items"),
         epochs=budget.get("epochs"),
         eval_every_items=budget.get("evalEveryItems"),
-        evaluations=Evaluations.read(listed) if listed and content["kind"] == "Search" else None,
         early_stopping=stopping
         and EarlyStopping(Criterion.read(stopping), int(stopping["patience"]), float(stopping["minDelta"])),
         checkpoint=policy and CheckpointPolicy.read(policy),

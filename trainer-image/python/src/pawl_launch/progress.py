@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from .device import provenance
 from .files import replace
 from .losses import Curve, SpikeWatch
 from .outcome import Outcome
-from .plan import CONTRACT, MAX_LISTED, EarlyStopping, Evaluated, Plan, Rank
+from .plan import CONTRACT, EarlyStopping, Plan, Rank
 from .process import seconds_since_start
 from .throughput import Throughput
 
@@ -29,8 +28,6 @@ class Position:
     step: int = 0
     items: int = 0
     first_validation: dict[str, Any] | None = None
-    evaluations: list[Evaluated] = field(default_factory=list)
-    """The newest values of the evaluations that the plan lists."""
     best_validation: float | None = None
     evaluations_since_best: int = 0
     best_checkpoint: dict[str, Any] | None = None
@@ -45,17 +42,10 @@ class Position:
         self.best_validation = value if better else best
         self.evaluations_since_best = 0 if better else self.evaluations_since_best + 1
 
-    def note(self, amounts: Iterable[int], value: float | None) -> None:
-        """Notes the value of an evaluation that the plan lists; those after as much training are of a run that was resumed before."""
-        for amount in amounts:
-            self.evaluations = [known for known in self.evaluations if known[0] < amount]
-            self.evaluations = [*self.evaluations, (amount, value)][-MAX_LISTED:]
-
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides step and items."""
         return {
             "firstValidation": self.first_validation,
-            "evaluations": self.evaluations,
             "bestValidation": self.best_validation,
             "evaluationsSinceBest": self.evaluations_since_best,
             "bestCheckpoint": self.best_checkpoint,
@@ -73,7 +63,6 @@ class Position:
             step,
             items,
             state.get("firstValidation"),
-            [(int(amount), value) for amount, value in state.get("evaluations", ())],
             state.get("bestValidation"),
             int(state.get("evaluationsSinceBest", 0)),
             state.get("bestCheckpoint"),
@@ -178,7 +167,6 @@ class Reporter:
             **self._measured(),
             "provenance": _present(provenance() | {"data": self.data}) if self.rank.rank == 0 else None,
             "losses": self.curve.points(),
-            "evaluations": position.evaluations or None,
             "plannedItems": self.complete_items if outcome is Outcome.DONE and self._ended_by_time else None,
             "itemsPerEpoch": self.items_per_epoch,
             "lastCheckpoint": self.last_checkpoint,

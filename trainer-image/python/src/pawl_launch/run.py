@@ -48,8 +48,6 @@ class Run(Identity):
         self._gang = Gang(rank.rank, rank.world_size)
         self._meter = Meter(self._gang, self._reporter)
         self._keeper = Keeper(self._plan, rank, self._gang, self._reporter)
-        self._before = self._position.items
-        """Items before the last step."""
         resumed = None if self._keeper.weights_only else self._keeper.resumed
         self._place = DataPlace(rank, resumed, self._keeper.keeps)
         self._checkpoint_read = False
@@ -195,7 +193,6 @@ class Run(Identity):
             self._position.items += mine * self.world_size
             return
         self._meter.resume()
-        self._before = before
         self._position.step += 1
         self._position.items += mine * self.world_size
         first_of_process = self._reporter.total_steps is None
@@ -344,19 +341,12 @@ class Run(Identity):
             self._position.first_validation = validation
         if self.step_count > 0:
             self._position.improve(self._plan.early_stopping if self.kind == "Train" else None, finite)
-            self._note(finite)
             self._keeper.compare(finite)
             # Early stopping may have ended the launch.
             self.should_checkpoint |= self._keeper.has_new_best or (self.is_done and self._keeper.has_unsaved_steps)
         self.should_evaluate = False
         self._enter_phase()
         self._reporter.publish(now=True)
-
-    def _note(self, metrics: Mapping[str, float]) -> None:
-        """Notes the value that the report of a trial lists, if the last step reached such an evaluation."""
-        if self._plan.evaluations is not None:
-            value = metrics.get(self._plan.evaluations.criterion.metric)
-            self._position.note(self._budget.listed(self._before), value)
 
     def _validated_at(self) -> int | None:
         validation = self._reporter.validation
