@@ -250,7 +250,10 @@ fn numbers(measured: &Measured, items_per_epoch: Option<u64>, stop_seconds: Opti
 
 fn listed(evaluations: &[Evaluated]) -> Option<String> {
     if let Some(pair) = evaluations.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
-        return Some(format!("it reports evaluations at {} after those at {}: list them in ascending order", pair[1].0, pair[0].0));
+        return Some(format!(
+            "it reports evaluations at {} after those at {}: list them in ascending order",
+            pair[1].0, pair[0].0
+        ));
     }
     evaluations.iter().find_map(|(_, value)| number("evaluations", (*value)?, -MAGNITUDE, MAGNITUDE))
 }

@@ -23,8 +23,8 @@ pub(super) struct Numbers {
     pub lost: Vec<u32>,
 }
 
-/// Mean time of a trial that has ended, seconds; `None` before there is one. With the median rule, of a whole one, which
-/// may be one launch.
+/// Mean time of a trial that has ended, seconds; `None` before there is one. With the median rule, of a whole one,
+/// which may be one launch.
 fn mean_seconds(draft: &Draft<'_>, open: &Open) -> Option<f64> {
     let part = |trained: u32| match draft.spec.search[open.index].pruner {
         Pruner::Median => f64::from(trained) / f64::from(open.stage.full.max(1)),
