@@ -181,10 +181,8 @@ impl Rank {
             if (run.step - first).is_multiple_of(stride) {
                 report.losses.push(LossPoint { items: run.items(), loss: run.script.loss(run.items()) });
             }
-            let crossed = |every: u64| run.items() / every > (run.items() - run.items_per_step) / every;
-            if plan.kind == LaunchKind::Train
-                && plan.budget.eval_every_items.is_some_and(|every| every > 0 && crossed(every))
-            {
+            let every = plan.budget.eval_every_items.filter(|every| plan.kind == LaunchKind::Train && *every > 0);
+            if every.is_some_and(|every| run.items() / every > (run.items() - run.items_per_step) / every) {
                 patience.evaluate(run);
             }
             run.list();

@@ -175,9 +175,12 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
     Ok(App { access: Access::Everyone(sources), allow_actions: *allow_actions })
 }
 
+/// Where jobs are, and the first copies of those that are copied.
+type Opened = (Vec<Arc<dyn Source>>, Vec<FirstLook>);
+
 /// The directories, and the storages that were named, whose first copies are under way.
-fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<(Vec<Arc<dyn Source>>, Vec<FirstLook>), UiError> {
-    let (mut all, mut looks): (Vec<Arc<dyn Source>>, Vec<FirstLook>) = Default::default();
+fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Opened, UiError> {
+    let (mut all, mut looks): Opened = Default::default();
     if !directories.is_empty() {
         all.push(Arc::new(Library::new(directories.to_vec())));
     }
@@ -218,6 +221,10 @@ fn existing(arguments: &UiArgs) -> Result<Vec<PathBuf>, UiError> {
 
 /// What everyone who can reach `address` can do.
 fn exposed(address: SocketAddr, app: &App, places: &[PathBuf]) -> String {
+    #[cfg_attr(
+        not(feature = "cluster"),
+        expect(clippy::infallible_destructuring_match, reason = "users log in where jobs are of a cluster")
+    )]
     let sources = match &app.access {
         #[cfg(feature = "cluster")]
         Access::LogIn(_) => {

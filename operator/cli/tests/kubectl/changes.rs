@@ -78,10 +78,10 @@ fn a_pin_can_have_any_value_of_the_api_and_can_be_removed() {
     let program = Program::new(&api);
     let printed = program.pawl(&["pin", "toy", "--phase", "compile", "DryRun"]);
     assert_eq!(printed.out, "trainingjob.pawl.dev/toy: compile: pinned to DryRun\n", "{}", printed.err);
-    assert_eq!(api.writes().pop().unwrap().json()[1]["value"], "DryRun");
+    assert_eq!(api.writes().pop().unwrap().json()[2]["value"], "DryRun");
     let printed = program.pawl(&["pin", "toy", "--phase", "slow", "none"]);
     assert_eq!(printed.out, "trainingjob.pawl.dev/toy: slow: pin removed\n", "{}", printed.err);
-    assert_eq!(api.writes().pop().unwrap().json()[1], json!({"op": "remove", "path": "/spec/phases/1/pin"}));
+    assert_eq!(api.writes().pop().unwrap().json()[2], json!({"op": "remove", "path": "/spec/phases/1/pin"}));
     let printed = program.pawl(&["pin", "toy", "--phase", "compil", "Accepted"]);
     assert!(printed.code == Some(2) && printed.err.contains("available: compile"), "{}", printed.err);
     assert_eq!(api.writes().len(), 2);

@@ -1,10 +1,13 @@
 //! The jobs of some directories. A status is read again only when its file has changed.
 
-use super::source::{Catalog, Found, Gathered, JobError, Origin, Recorded, Source};
+#[cfg(feature = "cluster")]
+use super::source::Recorded;
+use super::source::{Catalog, Found, Gathered, JobError, Origin, Source};
 use crate::commands::document;
 use crate::commands::source::states;
 use crate::commands::status::JobResult;
 use jiff::Timestamp;
+#[cfg(feature = "cluster")]
 use pawl_contract::record::FOLDER;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::{Listed, distinguish};
@@ -136,6 +139,7 @@ impl Library {
     }
 
     /// The state directory of the job of a cluster whose unique identifier is `uid`: its storage's path ends in it.
+    #[cfg(feature = "cluster")]
     fn state_of(&self, uid: &str) -> Option<StateDir> {
         let known = self.known();
         let below = Path::new(uid).join(FOLDER);
@@ -161,10 +165,12 @@ impl Source for Library {
         self.look(&mut self.known()).revision
     }
 
+    #[cfg(feature = "cluster")]
     fn recorded(&self, _: Option<&str>, uid: &str) -> Option<Recorded> {
         Some(recorded(&self.state_of(uid)?, uid))
     }
 
+    #[cfg(feature = "cluster")]
     fn recorded_version(&self, _: Option<&str>, uid: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.state_of(uid).and_then(|state| Stamps::of(&state)).hash(&mut hasher);
@@ -174,6 +180,7 @@ impl Source for Library {
 
 /// What `state` has of the job whose unique identifier is `uid`: an earlier job of the same name may have had the same
 /// storage. What cannot be read is a problem of the list.
+#[cfg(feature = "cluster")]
 pub fn recorded(state: &StateDir, uid: &str) -> Recorded {
     let mut own = records::load(state).unwrap_or_default();
     own.retain(|record| record.begun.uid.is_empty() || record.begun.uid == uid);

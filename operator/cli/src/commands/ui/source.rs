@@ -3,7 +3,10 @@
 use super::action::Action;
 #[cfg(feature = "cluster")]
 use crate::commands::kubectl::error::ClusterError;
-use pawl_contract::record::{FOLDER, Record};
+use pawl_contract::record::FOLDER;
+#[cfg(feature = "cluster")]
+use pawl_contract::record::Record;
+#[cfg(feature = "cluster")]
 use pawl_display::event::EventRecord;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::listed::{Listed, distinguish};
@@ -99,6 +102,7 @@ impl Catalog {
 }
 
 /// The records of a job, and what these say happened, oldest first.
+#[cfg(feature = "cluster")]
 pub type Recorded = (Vec<Record>, Vec<EventRecord>);
 
 /// Jobs that are kept in the same way.
@@ -111,12 +115,14 @@ pub trait Source: Send + Sync {
 
     /// What is recorded of the job of a cluster whose unique identifier is `uid`, and whose storage is at `location`,
     /// where that is known; `None` when it is not here.
+    #[cfg(feature = "cluster")]
     fn recorded(&self, location: Option<&str>, uid: &str) -> Option<Recorded> {
         let _ = (location, uid);
         None
     }
 
     /// Changes when what [`Self::recorded`] returns does; 0 when it is not here.
+    #[cfg(feature = "cluster")]
     fn recorded_version(&self, location: Option<&str>, uid: &str) -> u64 {
         let _ = (location, uid);
         0

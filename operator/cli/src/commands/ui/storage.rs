@@ -1,10 +1,18 @@
 //! The jobs whose records are in a storage. The records are copied, and read as those of a storage that is mounted.
 
-use super::copies::{Copies, CopyError, folder_name};
-use super::library::{Library, recorded};
-use super::source::{Catalog, Recorded, Source};
+#[cfg(feature = "cluster")]
+use super::copies::folder_name;
+use super::copies::{Copies, CopyError};
+use super::library::Library;
+#[cfg(feature = "cluster")]
+use super::library::recorded;
+#[cfg(feature = "cluster")]
+use super::source::Recorded;
+use super::source::{Catalog, Source};
+#[cfg(feature = "cluster")]
 use pawl_local::state::StateDir;
 use pawl_trainer::checkpoint::{AllRecords, StorageError};
+#[cfg(feature = "cluster")]
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -82,6 +90,7 @@ impl Storage {
 
     /// The folder of the job whose storage is at `location`, or whose unique identifier is `uid`: a storage may be
     /// mounted here under another name.
+    #[cfg(feature = "cluster")]
     fn job(&self, location: Option<&str>, uid: &str) -> Option<String> {
         let below = location.and_then(|location| location.trim_end_matches('/').strip_prefix(&self.url));
         let here = below.and_then(|path| if path.is_empty() { Some(path) } else { path.strip_prefix('/') });
@@ -118,10 +127,12 @@ impl Source for Storage {
         self.revised(self.library.revision())
     }
 
+    #[cfg(feature = "cluster")]
     fn recorded(&self, location: Option<&str>, uid: &str) -> Option<Recorded> {
         Some(recorded(&StateDir::found_in(&self.copies.folder(&self.job(location, uid)?)), uid))
     }
 
+    #[cfg(feature = "cluster")]
     fn recorded_version(&self, location: Option<&str>, uid: &str) -> u64 {
         let Some(job) = self.job(location, uid) else { return 0 };
         let copied = self.copies.copied();
