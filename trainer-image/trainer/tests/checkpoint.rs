@@ -411,7 +411,9 @@ fn checkpoints_of_format_1_can_be_read() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-1");
     let found = Store::open(fixture.to_str().unwrap()).unwrap().newest(None).unwrap().unwrap();
     let mut written = checkpoint(10);
-    written.position.losses = SpikeWatch::default(); // Added later.
+    // Added later.
+    written.position.losses = SpikeWatch::default();
+    written.position.evaluations = Vec::new();
     assert!(found.checkpoint == written, "every bit");
     assert_eq!(found.reference.name, "00000001-step-10-by-1.1");
 }

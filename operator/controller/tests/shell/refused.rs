@@ -141,7 +141,7 @@ fn refuse_pods(api: &Api, message: &str) {
     store.create(("events".to_owned(), "default".to_owned(), "toy-1.x".to_owned()), event);
 }
 
-/// The condition `Reconciling` of a gang whose pods are refused with a message, some seconds after its start.
+/// The condition `Reconciling` of a gang whose pods are refused with a message, a minute after its start.
 async fn why_it_waits(message: &str, events: Option<u16>) -> (String, String) {
     let api = Api::default();
     let mut operator = begin(&api);
@@ -155,9 +155,9 @@ async fn why_it_waits(message: &str, events: Option<u16>) -> (String, String) {
     (reason, message)
 }
 
-/// A clock that is some seconds ahead.
+/// A clock that is a minute ahead.
 fn later() -> pawl_controller::clock::Clock {
-    pawl_controller::clock::Clock::of(|| jiff::Timestamp::now() + jiff::SignedDuration::from_secs(31))
+    pawl_controller::clock::Clock::of(|| jiff::Timestamp::now() + jiff::SignedDuration::from_secs(61))
 }
 
 /// All of them were "waiting in its queue, for free devices or for quota".
@@ -170,7 +170,7 @@ async fn why_pods_are_not_created_is_reported_in_the_words_of_the_api_server() {
     let (reason, message) = why_it_waits(quota, None).await;
     assert_eq!(reason, "Queued");
     assert!(message.contains("waits for quota") && message.contains("limits, requested: pods=1"), "{message}");
-    // An older Role lets the operator read no events: the batch Job controller may merely be late, for half a minute.
+    // An older Role lets the operator read no events: the batch Job controller may merely be late, for a minute.
     let (reason, message) = why_it_waits(quota, Some(403)).await;
     assert_eq!(reason, "Queued");
     assert!(message.contains("kubectl describe job toy-1"), "{message}");

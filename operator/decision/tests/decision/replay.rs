@@ -31,7 +31,7 @@ fn together(bundle: &BundleStatus) -> Verdict {
 /// Ladders of GPUs, and their phases of which the status has no launches: it is bounded, and one whose check fails has
 /// none.
 const LADDERS: [(&str, &[&str]); 6] = [
-    (include_str!("../../../../tests/device/ladders/atft.json"), &[]),
+    (include_str!("../../../../tests/device/ladders/atft.json"), &["loader", "cached-graphs", "device-data"]),
     (include_str!("../../../../tests/device/ladders/huggingface-gpu.json"), &[]),
     (include_str!("../../../../tests/device/ladders/forex.json"), &["flash-attention", "fused-optimizer"]),
     (include_str!("../../../../tests/device/ladders/slm-fp8.json"), &[]),

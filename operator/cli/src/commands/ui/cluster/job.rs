@@ -103,7 +103,9 @@ async fn changed(session: &Session, job: &TrainingJob, action: &Action) -> Resul
         Action::Suspend => suspend::set(session, job, true).await,
         Action::Resume => suspend::set(session, job, false).await,
         Action::RollBack(None) => pin::set(session, job, &pin::all_phases(job), Some(Pin::RolledBack)).await,
-        Action::RollBack(Some(phase)) => pin::set(session, job, std::slice::from_ref(phase), Some(Pin::RolledBack)).await,
+        Action::RollBack(Some(phase)) => {
+            pin::set(session, job, std::slice::from_ref(phase), Some(Pin::RolledBack)).await
+        }
         Action::Pin(phase, to) => pin::set(session, job, std::slice::from_ref(phase), *to).await,
     }
 }
