@@ -135,7 +135,8 @@ impl Meter {
             return Some(format!("reported no step: {}", self.unmatched().unwrap_or_else(silent)));
         }
         let step = self.step;
-        if let Some(steps) = self.steps().filter(|steps| step + self.largest_gap < *steps) {
+        let is_short = |steps: &u64| step + self.largest_gap < *steps && !self.is_over();
+        if let Some(steps) = self.steps().filter(is_short) {
             return Some(format!(
                 "ended at step {step} of {steps}: pass $(launch.steps), $(launch.items) or $(launch.epochs) to the script, and \
                  report the steps more often"

@@ -126,6 +126,7 @@ fn a_measurement_of_slow_steps_ends_by_time_and_its_losses_are_those_of_the_same
     let mut slow = measure();
     let report = curve(&mut slow, 70, 2.0);
     assert_eq!((slow.verdict.as_ref(), report.measured.steps), (Some(&Verdict::Complete), 11 + 13));
+    assert_eq!(slow.incomplete(), None, "it was ended, with all that was needed of it");
     assert!((report.measured.items_per_second.unwrap() - 4.0).abs() < 1e-9);
     let quick = curve(&mut measure(), 70, 0.1);
     assert_eq!((quick.measured.steps, quick.planned_items, report.planned_items), (70, None, Some(8 * 70)));
