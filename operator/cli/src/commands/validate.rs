@@ -1,6 +1,6 @@
 //! `pawl validate`.
 
-use super::source;
+use super::{print, source};
 use crate::exit;
 use pawl_api::{Policy, TrainingJob};
 use pawl_contract::report::printable;
@@ -15,9 +15,15 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
         match source::load(file) {
             Ok(job) => {
                 let name = job.metadata.name.as_deref().unwrap_or_default();
-                println!("{}: valid: TrainingJob {name}, {} phases", file.display(), job.spec.phases.len());
+                let file = file.display();
+                let mut text = format!("{file}: valid: TrainingJob {name}, {} phases\n", job.spec.phases.len());
                 for note in notes(&job).into_iter().chain(totals(&job)) {
-                    println!("{}", printable(&format!("{}: {note}", file.display())));
+                    text += &printable(&format!("{file}: {note}"));
+                    text.push('\n');
+                }
+                let printed = print(&text);
+                if printed != ExitCode::SUCCESS {
+                    return printed;
                 }
             }
             Err(error) => {

@@ -117,3 +117,14 @@ fn the_version_names_the_features_that_it_was_built_with() {
     assert!(rest.is_empty() || rest.starts_with(", built with: "), "{version}");
     assert_eq!(rest.contains("cluster"), cfg!(feature = "cluster"), "{version}");
 }
+
+/// As with `pawl validate job.yaml | head -0`.
+#[test]
+fn validation_ends_without_a_word_when_nobody_reads_what_it_prints() {
+    let scene = Scene::new();
+    scene.write_job(|_| {});
+    let mut child = scene.pawl(&["validate", "job.yaml"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && stderr(&output).is_empty(), "{}", stderr(&output));
+}
