@@ -45,7 +45,7 @@ pub async fn start(
     service.create(blueprint).await?;
     claim.create(blueprint).await?;
     let create = async || {
-        let taken = token.take(blueprint).await?;
+        let taken = token.take(blueprint)?;
         batch_job.create(&Blueprint { token: taken.as_ref(), ..*blueprint }).await
     };
     let carried = carries_plan(blueprint).is_some();

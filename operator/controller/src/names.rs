@@ -52,11 +52,10 @@ pub const BATCH_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Digits of the mark of a Secret with tokens: nobody can guess it.
 pub const TOKEN_MARK: usize = 16;
 
-/// A Secret with tokens of gangs. A name of its own, with a random mark: nobody can create a Secret of this name
-/// before the operator does, which could neither read it nor tell it from its own, and no pod template mounts it by
-/// accident. The batch Jobs that name it are created later. From then on its name is known: when it is deleted,
-/// whoever may create Secrets in the namespace can be faster than the operator, and chooses the tokens of the gangs
-/// that have yet to read theirs.
+/// A Secret with tokens of gangs. A name of its own, with a random mark: nobody can foresee it, and no pod template
+/// mounts it by accident. It is known as soon as a batch Job names it: whoever may read Jobs and create Secrets in the
+/// namespace, and is faster than the operator, chooses the tokens of gangs that have yet to read theirs. It cannot be
+/// created before: an operator that died after that would create another one each time, as it cannot list Secrets.
 pub fn token_secret(mark: &str) -> String {
     format!("pawl-tokens-{mark}")
 }

@@ -235,6 +235,7 @@ mod tests {
     use super::*;
     use crate::provenance::TrainLaunch;
     use serde_json::{Value, json};
+    use std::slice;
 
     fn job(name: &str, status: Value) -> (TrainingJob, TrainingJobStatus) {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(values("data").as_deref(), Some("contents 0b; not known"));
         assert!(all.iter().all(|row| row.name != "data" || !row.differs), "they may be the same");
         assert_eq!(values("trained in").as_deref(), Some("2 attempts, which differ in driver; "));
-        let same = rows(&[new.clone()], &[new.clone()]);
+        let same = rows(slice::from_ref(&new), slice::from_ref(&new));
         assert!(same.iter().filter(|row| row.differs).all(|row| row.name == "workload"), "{same:?}");
         let other = rows(&[new], &[attempt(1, &of("580", "0c"))]);
         assert!(other.iter().any(|row| row.name == "data" && row.differs));

@@ -11,7 +11,6 @@ mod tokens;
 pub(crate) use facts::place;
 pub use facts::{Facts, Listing};
 pub(crate) use gang::Gang;
-pub(crate) use tokens::KnownSecret;
 
 use crate::belief::{Belief, Resting, is_older};
 use crate::clock::Clock;
@@ -29,6 +28,7 @@ use pawl_rendezvous::Token;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokens::KnownSecret;
 use tokio::time::Instant;
 
 /// Backoff after the first failed reconcile of a job; it doubles with each further one.

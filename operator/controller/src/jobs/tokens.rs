@@ -22,8 +22,7 @@ const TOKENS: usize = 32;
 /// A Secret with tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownSecret {
-    /// Its name.
-    pub(crate) name: String,
+    name: String,
     /// The `TrainingJob` with which it is deleted.
     pub(crate) owner: OwnerReference,
     /// Tokens that were given to gangs.

@@ -3,7 +3,6 @@
 use super::{Attempt, creation};
 use crate::error::{Doing, Error, code};
 use crate::facts::{AttemptFacts, GangFacts, PodFacts, Stand};
-use crate::jobs::KnownSecret;
 use crate::names;
 use crate::objects::{self, Blueprint, TokenRef};
 use crate::observe::{hindrance, state};
@@ -31,26 +30,22 @@ fn lacks_random_numbers(error: std::io::Error) -> Error {
 
 impl TokenSecret<'_> {
     /// A token that no gang has had, for a batch Job that is made; `None` for a single pod. A Secret that is new is
-    /// created first: once a batch Job names it, others could create one of its name.
+    /// created after the batch Job that names it: what is lost when the operator dies between the two is in the batch Job.
     ///
     /// # Errors
-    /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
-    pub(crate) async fn take(&self, blueprint: &Blueprint<'_>) -> Result<Option<TokenRef>, Error> {
+    /// [`Error::Local`] when the system has no random numbers.
+    pub(crate) fn take(&self, blueprint: &Blueprint<'_>) -> Result<Option<TokenRef>, Error> {
         if !blueprint.is_gang() {
             return Ok(None);
         }
         let mark = hexadecimal::random_hex().map_err(lacks_random_numbers)?;
         let new = names::token_secret(&mark[..names::TOKEN_MARK]);
         let Attempt { context, key, .. } = self.0;
-        let owner = objects::job_owner(blueprint.job);
-        let taken = context.jobs.take_token(key, owner.clone(), new);
-        let known = context.jobs.token_secret(key, &taken.secret, owner);
-        let _one = known.creation.lock().await;
-        self.create_known(&known).await?;
-        Ok(Some(taken))
+        Ok(Some(context.jobs.take_token(key, objects::job_owner(blueprint.job), new)))
     }
 
-    /// Creates that of a gang that exists, unless this process knows that it exists.
+    /// Creates that of a gang that exists, unless this process knows that it exists. One that exists is taken for the
+    /// operator's: nobody can change it, and pods may have read it already.
     ///
     /// # Errors
     /// [`Error::Api`]; [`Error::Local`] when the system has no random numbers.
@@ -60,14 +55,6 @@ impl TokenSecret<'_> {
         let known = context.jobs.token_secret(key, name, objects::job_owner(job));
         // Another gang is seeing to it; should it fail, this one does so when it is next looked at.
         let Ok(_one) = known.creation.try_lock() else { return Ok(()) };
-        self.create_known(&known).await
-    }
-
-    /// Creates it for who holds its `creation`, unless this process knows that it exists. One that exists is taken for
-    /// the operator's: nobody can change it, and pods may have read it already.
-    async fn create_known(&self, known: &KnownSecret) -> Result<(), Error> {
-        let Attempt { context, key, .. } = self.0;
-        let name = &known.name;
         if context.jobs.has_token_secret(key, name) {
             return Ok(());
         }

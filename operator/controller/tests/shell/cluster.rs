@@ -9,7 +9,7 @@ use pawl_contract::report::{LaunchResult, fold};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-pub fn of_kind(store: &Store, kind: &str) -> Vec<(Id, Value)> {
+fn of_kind(store: &Store, kind: &str) -> Vec<(Id, Value)> {
     store.objects.iter().filter(|((plural, ..), _)| plural == kind).map(|(id, o)| (id.clone(), o.clone())).collect()
 }
 

@@ -131,14 +131,6 @@ async fn run(stop: Option<(usize, Stop)>, caches: Caches, trouble: Option<Troubl
 fn gangs_of(store: &Store, most: usize) -> usize {
     let alive = cluster::gangs_alive(store);
     assert!(alive.len() <= most, "{} gangs: {alive:?}", alive.len());
-    // Whoever reads a batch Job could otherwise create the Secret that it names.
-    for (_, job) in cluster::of_kind(store, "jobs") {
-        let volumes = job["spec"]["template"]["spec"]["volumes"].as_array().into_iter().flatten();
-        for name in volumes.filter_map(|volume| volume["secret"]["secretName"].as_str()) {
-            let secret = ("secrets".to_owned(), "default".to_owned(), name.to_owned());
-            assert!(store.objects.contains_key(&secret), "{name} is named before it exists");
-        }
-    }
     // The status names an attempt before it is started, and its trial.
     let job = &store.objects[&("trainingjobs".to_owned(), "default".to_owned(), "toy".to_owned())];
     let status: TrainingJobStatus = serde_json::from_value(job["status"].clone()).unwrap_or_default();

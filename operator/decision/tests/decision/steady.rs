@@ -200,7 +200,7 @@ fn pairs_begin_with_either_arm() {
         let control = |plan: &LaunchPlan| plan.settings == Settings { batch_per_gpu: Some(8), ..Settings::default() };
         world.ran.iter().filter(of_phase).map(|plan| if control(plan) { 'A' } else { 'B' }).collect()
     };
-    let orders: std::collections::BTreeSet<String> = (0..16).map(order).collect();
+    let orders: BTreeSet<String> = (0..16).map(order).collect();
     assert!(orders.len() > 2, "{orders:?}");
     assert!(orders.iter().any(|order| order.starts_with('A')) && orders.iter().any(|order| order.starts_with('B')));
 }
