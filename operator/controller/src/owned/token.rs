@@ -30,7 +30,8 @@ fn lacks_random_numbers(error: std::io::Error) -> Error {
 
 impl TokenSecret<'_> {
     /// A token that no gang has had, for a batch Job that is made; `None` for a single pod. A Secret that is new is
-    /// created after the batch Job that names it: what is lost when the operator dies between the two is in the batch Job.
+    /// created after the batch Job that names it: what is lost when the operator dies between the two is in the batch
+    /// Job.
     ///
     /// # Errors
     /// [`Error::Local`] when the system has no random numbers.
