@@ -393,7 +393,7 @@ impl Ranks {
     }
 
     /// Notes that the launcher of a measured script has started its workers again, `count` times. A launch that
-    /// measures fails by it; of a training, which continues, it is returned what the user is told.
+    /// measures fails by it; of a training, which continues, the warning for the user is returned.
     pub(crate) fn restarted(&self, kind: LaunchKind, count: u32) -> Option<String> {
         let followed = self.followed.as_ref().filter(|_| self.has(0))?;
         let (outcome, message) = followed.restarted(count);

@@ -31,7 +31,7 @@ def end(*_):
 signal.signal(signal.SIGTERM, end)
 sys.exit(any([worker.wait() for worker in workers]))
 "#;
-/// `uv run` and `conda run`, which replace themselves. Output is kept as conda does, unless it is told not to.
+/// `uv run` and `conda run`, which replace themselves. Output is kept as conda does, unless an option says otherwise.
 const RUNNER: &str = r#"#!/bin/sh
 shift
 keep=$(basename "$0" | sed -n s/conda/yes/p)

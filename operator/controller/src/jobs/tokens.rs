@@ -248,7 +248,7 @@ mod tests {
         let again = jobs.token_secret(&b, &shared, owner.clone());
         assert_eq!((again.owner, again.taken), (owner, TOKENS), "its new tokens are for the gangs that name it");
         assert_eq!(take(&jobs, "b", "s2").secret, "s2");
-        // Another job of the name, of whose deletion no watch told.
+        // Another job of the name, whose deletion no watch has reported.
         let later = OwnerReference { uid: "later".to_owned(), ..job("b").1 };
         assert_eq!(jobs.take_token(&b, later, "s3".to_owned()).secret, "s3");
         jobs.forget(&b);

@@ -43,7 +43,7 @@ fn write_run(place: &Path, run: &Run, own: &str, now: Timestamp) -> io::Result<(
     }
     fs::create_dir_all(place)?;
     let earlier: Vec<_> = fs::read_dir(place)?.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    // TensorBoard goes on to a file whose name comes later; it does not read one again that it has read.
+    // TensorBoard reads next a file whose name comes later; it does not read one again that it has read.
     let name = format!("events.out.tfevents.{}{own}", now.as_millisecond());
     let new = place.join(name);
     pawl_durable::write(&new, &events.into_bytes())?;

@@ -54,7 +54,7 @@ mod tests {
     fn a_path_is_absent_if_it_was_given_and_the_error_names_it() {
         let there = tempfile::tempdir().unwrap();
         let there = there.path().to_str().unwrap();
-        let of = |word: &str, said: &str| path(&[word.to_owned()], &[Path::new("/work")], said).map(str::to_owned);
+        let of = |word: &str, said: &str| path(&[word.to_owned()], &[Path::new("/launch")], said).map(str::to_owned);
         let python = |file: &str| format!("FileNotFoundError: [Errno 2] No such file or directory: '{file}'");
         for (word, said) in [
             ("--data=/none/train", python("/none/train/0.bin")),
@@ -69,7 +69,7 @@ mod tests {
             ("--data=/none/train", python("/none/training/0.bin")),
             ("--data=/none/train", python("/tmp/cache/0.bin")),
             ("--data=/none/train", "PermissionError: [Errno 13] Permission denied: '/none/train'".to_owned()),
-            ("--out=/work/out", python("/work/out/log")),
+            ("--out=/launch/out", python("/launch/out/log")),
             ("train.py", python("data.bin")),
             (there, python(&format!("{there}/0.bin"))),
         ] {

@@ -125,7 +125,7 @@ impl Tuned {
         kept.collect()
     }
 
-    /// The options by which `accelerate launch` is told what a script has no option for.
+    /// The options of `accelerate launch` for what a script has no option for.
     fn of_launcher(&mut self, start: &Start) -> Vec<Word> {
         if start.launcher != Some(Launcher::Accelerate) || start.program.options.is_none() {
             return Vec::new();
