@@ -99,9 +99,9 @@ fn a_script_is_found_and_observed_behind_what_starts_it(#[case] command: &str, #
     let options = [path.as_str(), "--observe", "2s", "--dry-run"];
     let arguments: Vec<&str> = options.into_iter().chain(command.split(' ')).collect();
     let (output, _) = tuned(&scene, &format!("{HEAD}{STEP}{RANKS}"), &arguments);
-    let (manifest, told) = (stdout(&output), stderr(&output));
-    assert_eq!(output.status.code(), Some(0), "{manifest}{told}");
-    assert!(told.contains("found: a step takes"), "{told}");
+    let (manifest, printed) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{manifest}{printed}");
+    assert!(printed.contains("found: a step takes"), "{printed}");
     let varied = ["'--batch_size=$(settings.batchPerGpu)'", "'$(settings.compile=Fuse:+--compile)'", "batchPerGpu: 16"];
     for expected in words.iter().chain(&varied) {
         assert!(manifest.contains(expected), "{expected}: {manifest}");
