@@ -15,12 +15,10 @@ const AGAIN: Duration = Duration::from_secs(10);
 fn a_deleted_or_evicted_pod_costs_seconds_and_no_step_before_the_checkpoint() {
     scene(async |scene| {
         let _operator = scene.operator().await;
-        let (deleted, evicted) = tokio::join!(
-            Training::under_way(scene, "deleted", 20, |job| job["spec"]["trainer"]["replicas"] = 2.into()),
-            Training::under_way(scene, "evicted", 20, |_| {}),
-        );
         let pods = scene.api::<Pod>();
-        let lost_pod = async |training: &Training<'_>, replicas, evict: bool| {
+        let lost_pod = async |name, replicas: usize, evict: bool| {
+            let training =
+                Training::under_way(scene, name, 20, |job| job["spec"]["trainer"]["replicas"] = replicas.into()).await;
             let gang = training.running().await;
             assert_eq!(gang.len(), replicas);
             let items = training.checkpointed();
@@ -34,6 +32,6 @@ fn a_deleted_or_evicted_pod_costs_seconds_and_no_step_before_the_checkpoint() {
             let done = training.completes_from(items, Duration::from_secs(90)).await;
             assert_eq!(status(&done).training.as_ref().unwrap().restarts, 1, "a lost gang and no verdict");
         };
-        tokio::join!(lost_pod(&deleted, 2, false), lost_pod(&evicted, 1, true));
+        tokio::join!(lost_pod("deleted", 2, false), lost_pod("evicted", 1, true));
     });
 }
