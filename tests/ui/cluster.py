@@ -47,9 +47,14 @@ class Api:
             self.change(lambda job: job["spec"].update(patch["spec"]))
             return
         for operation in patch:
-            _, _, _, phase, field = operation["path"].split("/")
-            if operation["op"] == "add":
-                self.change(lambda job: job["spec"]["phases"][int(phase)].update({field: operation["value"]}))
+            *parents, field = operation["path"].split("/")[1:]
+            parent = self.job
+            for key in parents:
+                parent = parent[int(key) if isinstance(parent, list) else key]
+            if operation["op"] == "test":
+                assert parent[field] == operation["value"], f"{operation} is not true of {parent}"
+            else:
+                self.change(lambda _, parent=parent, field=field: parent.update({field: operation["value"]}))
 
     def handler(api) -> type[BaseHTTPRequestHandler]:  # noqa: N805: `self` is the handler
         class Handler(BaseHTTPRequestHandler):
