@@ -81,7 +81,10 @@ pub fn runs(evidence: &Evidence) -> JobRuns {
         tags,
         metrics,
     };
-    let judged = status.phases.iter().filter(|phase| phase.state.is_final());
+    // What was found without a measurement, as that a phase changes nothing, is open again once another phase is accepted.
+    let has_ended = of_stage(status.stage) != RunState::Running;
+    let is_judged = |phase: &&PhaseStatus| phase.state.is_final() && (has_ended || !phase.input_hash.is_empty());
+    let judged = status.phases.iter().filter(is_judged);
     let mut children: Vec<Run> = Vec::new();
     children.extend(status.baseline.as_ref().and_then(|baseline| of_baseline(evidence, baseline)));
     children.extend(judged.map(|phase| of_phase(evidence, phase)));
