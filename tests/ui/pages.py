@@ -133,6 +133,30 @@ def live(scene: Scene) -> None:
     assert page.evaluate("document.body.dataset.loaded") == "once"
 
 
+def pasted(scene: Scene) -> None:
+    """What to paste into a manifest is copied by the keyboard, also after an update, or else selected."""
+    page = scene.open("/jobs/toy")
+    block = page.locator("pre.paste")
+    expect(page.get_by_role("heading", name="Paste into your manifest")).to_be_visible()
+    expect(block).to_contain_text("compile: Graph")
+    settings = block.inner_text()
+    assert settings.startswith("spec:\n  settings:\n") and "activationCheckpointing" not in settings, settings
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button = page.get_by_role("button", name="Copy", exact=True)
+    button.focus()
+    page.evaluate("document.querySelector('pre.paste').dataset.before = 'yes'")
+    scene.change("toy", lambda document: document["status"].update(progress="before it is copied"))
+    expect(page.locator("pre.paste[data-before]")).to_have_count(0)
+    expect(button).to_be_focused()
+    button.press("Enter")
+    expect(page.get_by_text("Copied.", exact=True)).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == settings
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    button.press("Space")
+    expect(page.get_by_text("Selected: copy it with")).to_be_visible()
+    assert page.evaluate("getSelection().toString()").strip() == settings.strip()
+
+
 def compared(scene: Scene) -> None:
     page = scene.open("/?q=o&sort=name")
     for name in ["toy", "other"]:
@@ -234,7 +258,7 @@ def pictures(scene: Scene) -> None:
                 page.context.close()
 
 
-TESTS = [listed, filtered, live, compared, zoomed, brushed, reached, pictures, *cluster.TESTS]
+TESTS = [listed, filtered, live, pasted, compared, zoomed, brushed, reached, pictures, *cluster.TESTS]
 
 
 def passes(test: Callable[[Scene], None], scene: Scene) -> bool:

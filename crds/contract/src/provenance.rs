@@ -4,7 +4,7 @@
 mod command;
 mod data;
 
-pub use command::redacted;
+pub use command::{redacted, without_secrets};
 pub use data::{Data, Hashed};
 
 use crate::text::{truncated, unprintable};

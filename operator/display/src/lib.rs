@@ -31,6 +31,7 @@ pub mod report;
 pub mod search;
 pub mod sentence;
 pub mod settings;
+pub mod shell;
 pub mod summary;
 pub mod table;
 pub mod track;

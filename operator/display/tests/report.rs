@@ -244,6 +244,7 @@ fn the_page_shows_everything_and_needs_nothing() {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
     for title in [
+        "Paste into your manifest",
         "Speedup, phase by phase",
         "not accepted",
         "Search",

@@ -3,6 +3,7 @@
 use crate::state::attempts::AttemptRecord;
 use crate::state::document::Document;
 use crate::state::{StateDir, StateError, attempts, events, records, write_atomic};
+use crate::tuned;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::provenance::Provenance;
 use pawl_contract::report::Report;
@@ -35,7 +36,9 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     let Document { job, status, .. } = document;
     // A state directory has events of its own, a storage has those in the records.
     let events = events::read(state).into_iter().chain(records::happened(state, &recorded)).collect();
-    Ok(Evidence::new(job, status, events, launches).with(measured_with))
+    let accepted = status.effective_settings.as_ref().unwrap_or(&job.spec.settings);
+    let command = tuned::command(state, &job, accepted);
+    Ok(Evidence::new(job, status, events, launches).with(measured_with).with_command(command))
 }
 
 /// What the attempts in `state` were measured with, oldest first, as far as that is known.

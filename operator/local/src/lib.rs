@@ -7,6 +7,7 @@
 //! - [`machine`]: allocation of GPUs and cores;
 //! - [`display`]: progress on a terminal or in a pipe;
 //! - [`tracking`]: logs a job to MLflow and TensorBoard;
+//! - [`tuned`]: the command of a script that `pawl tune` has tuned;
 //! - [`evidence`]: the content of the state directory for the report, which `pawl-display` renders.
 
 #![warn(clippy::missing_errors_doc)]
@@ -21,6 +22,7 @@ pub mod shell;
 pub mod state;
 pub mod tracking;
 mod trainer;
+pub mod tuned;
 
 pub use preview::{Previews, preview};
 pub use shell::{Options, RunError, RunOutcome, run};

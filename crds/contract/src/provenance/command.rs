@@ -12,32 +12,49 @@ use std::borrow::Cow;
 /// assert_eq!(redacted(&command), "train --max-tokens=512 --token=*** --api-key $(KEY)");
 /// ```
 pub fn redacted(command: &[String]) -> String {
+    shown(command).into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// As [`redacted`], word by word: a word without secrets stays as it is.
+pub fn without_secrets(command: &[String]) -> Vec<String> {
+    let word = |(argument, shown): (&String, Vec<Cow<'_, str>>)| {
+        let is_whole = argument.split_whitespace().eq(shown.iter().flat_map(|word| word.split_whitespace()));
+        if is_whole { argument.clone() } else { shown.join(" ") }
+    };
+    command.iter().zip(shown(command)).map(word).collect()
+}
+
+/// The words of each argument that may be shown.
+fn shown(command: &[String]) -> Vec<Vec<Cow<'_, str>>> {
     // Whether the value of an option comes next.
     let mut expected = false;
-    let mut text: Vec<Cow<'_, str>> = Vec::new();
-    for argument in command {
-        // Options and their values are whole arguments. Others may be scripts.
-        let whole = expected || argument.starts_with('-');
-        let words: Vec<&str> = if whole { vec![argument.as_str()] } else { argument.split_whitespace().collect() };
-        let mut open: Option<char> = None;
-        for word in words {
-            if let Some(quote) = open {
-                open = open.filter(|_| !word.contains(quote));
-                continue;
-            }
-            let found = secret(word, expected);
-            // The line of a script goes on after a backslash.
-            expected = found.is_none() && (is_secret_option(word) || (expected && word == "\\"));
-            text.push(match found {
-                Some((name, value)) if !is_reference(value) => {
-                    open = left_open(name, value);
-                    Cow::Owned(format!("{name}***"))
-                }
-                Some(_) | None => Cow::Borrowed(word),
-            });
+    command.iter().map(|argument| words_shown(argument, &mut expected)).collect()
+}
+
+/// The words of an argument that may be shown. `expected`: whether the value of a secret option comes next.
+fn words_shown<'a>(argument: &'a str, expected: &mut bool) -> Vec<Cow<'a, str>> {
+    // Options and their values are whole arguments. Others may be scripts.
+    let whole = *expected || argument.starts_with('-');
+    let words: Vec<&str> = if whole { vec![argument] } else { argument.split_whitespace().collect() };
+    let mut shown = Vec::new();
+    let mut open: Option<char> = None;
+    for word in words {
+        if let Some(quote) = open {
+            open = open.filter(|_| !word.contains(quote));
+            continue;
         }
+        let found = secret(word, *expected);
+        // The line of a script goes on after a backslash.
+        *expected = found.is_none() && (is_secret_option(word) || (*expected && word == "\\"));
+        shown.push(match found {
+            Some((name, value)) if !is_reference(value) => {
+                open = left_open(name, value);
+                Cow::Owned(format!("{name}***"))
+            }
+            Some(_) | None => Cow::Borrowed(word),
+        });
     }
-    text.join(" ")
+    shown
 }
 
 /// What begins and ends a text of a shell.
@@ -180,5 +197,12 @@ mod tests {
         assert_eq!(of(&["train", "--key=$(TOKEN)", "--key", "${KEY}"]), "train --key=$(TOKEN) --key ${KEY}");
         assert_eq!(of(&["sh", "-c", "train --key \"$KEY\" 1"]), "sh -c train --key \"$KEY\" 1");
         assert_eq!(of(&["train", "--key=${KEY:-x17}"]), "train --key=***");
+    }
+
+    #[test]
+    fn words_without_secrets_stay_as_they_are() {
+        let command = ["env", "TOKEN=x17", "train", "--out", "my  runs", "a  b", "--api-key", "x17"].map(str::to_owned);
+        let shown = ["env", "TOKEN=***", "train", "--out", "my  runs", "a  b", "--api-key", "***"];
+        assert_eq!(without_secrets(&command), shown);
     }
 }

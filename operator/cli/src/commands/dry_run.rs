@@ -4,6 +4,7 @@ use super::validate;
 use crate::exit;
 use pawl_api::TrainingJob;
 use pawl_contract::plan::LaunchPlan;
+use pawl_display::shell::quoted;
 use pawl_local::Options;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -53,26 +54,5 @@ fn heading(launch: &LaunchPlan) -> String {
     match steps {
         0 => format!("{} ({:?})", launch.title, launch.kind),
         steps => format!("{} ({:?}, {steps} steps)", launch.title, launch.kind),
-    }
-}
-
-/// A word as a POSIX shell reads it.
-pub(super) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_needs_it() {
-        for (word, expected) in [("--a=b", "--a=b"), ("", "''"), ("a b", "'a b'"), ("it's $x", "'it'\\''s $x'")] {
-            assert_eq!(quoted(word), expected);
-        }
     }
 }

@@ -15,15 +15,17 @@ use super::{init, print, status};
 use crate::args::{InitArgs, TuneArgs};
 use crate::exit;
 use batch::Larger;
-use command::{Part, Tuned};
+use command::Tuned;
 use lines::{Findings, Unseen};
 use pawl_agent::Observed;
+use pawl_display::shell::line;
 use pawl_local::display::Style;
 use pawl_local::evidence::displayed;
 use pawl_local::interrupt::{Interrupts, Signal};
 use pawl_local::machine::visible_gpus;
 use pawl_local::state::document::Document;
 use pawl_local::state::{StateDir, write_atomic};
+use pawl_local::tuned::{Part, changed};
 use pawl_local::{Options, RunOutcome};
 use profile::{Evidence, Hook};
 use proposal::Script;
@@ -165,7 +167,7 @@ fn observed(request: &Request<'_>, tuned: &Tuned) -> Result<Result<Seen, Signal>
     let own = tuned.own();
     let (program, rest) = own.split_first().ok_or_else(|| Refusal(exit::INPUT, String::new()))?;
     let limit = &request.arguments.observe;
-    say(request.arguments, &format!("observing for at most {}: {}\n", limit.as_str(), shell(&own)));
+    say(request.arguments, &format!("observing for at most {}: {}\n", limit.as_str(), line(&own)));
     let failed = |error: std::io::Error| Refusal(exit::FAILED, format!("{program}: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let directory = request.state.root().join("observed");
@@ -277,9 +279,9 @@ fn duration(seconds: f64) -> String {
 fn ending(parts: &[Part], finished: &Document, outcome: RunOutcome, manifest: &Path) -> String {
     let Document { job, status, .. } = finished;
     let accepted = status.effective_settings.as_ref().unwrap_or(&job.spec.settings);
-    let command = match command::changed(parts, job, accepted) {
-        Ok(words) if *accepted != job.spec.settings => shell(&words),
-        Ok(words) => format!("{} (unchanged)", shell(&words)),
+    let command = match changed(parts, job, accepted) {
+        Ok(words) if *accepted != job.spec.settings => line(&words),
+        Ok(words) => format!("{} (unchanged)", line(&words)),
         Err(error) => error.to_string(),
     };
     let mut text = format!("manifest   {}\ncommand    {command}\n", displayed(manifest));
@@ -290,11 +292,6 @@ fn ending(parts: &[Part], finished: &Document, outcome: RunOutcome, manifest: &P
         let _ = writeln!(text, "no verdict {left}: measuring was stopped by {signal}; the same command continues");
     }
     text
-}
-
-/// A command as a POSIX shell reads it.
-fn shell(words: &[String]) -> String {
-    words.iter().map(|word| super::dry_run::quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn say(arguments: &TuneArgs, text: &str) {

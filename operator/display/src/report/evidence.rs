@@ -104,6 +104,8 @@ pub struct Evidence {
     pub launches: Vec<FinishedLaunch>,
     /// What its attempts were measured with, oldest first, as far as that is known.
     pub measured_with: Vec<MeasuredWith>,
+    /// The words of a user's command with the settings in effect, if `pawl tune` has tuned it.
+    pub command: Option<Vec<String>>,
 }
 
 /// A pair of comparable launches.
@@ -163,13 +165,19 @@ impl Evidence {
                 None => launches.push(FinishedLaunch::from_status(&title, launch)),
             }
         }
-        Self { job, status, events, launches, measured_with: Vec::new() }
+        Self { job, status, events, launches, measured_with: Vec::new(), command: None }
     }
 
     /// This with what the attempts were measured with, oldest first.
     #[must_use]
     pub fn with(self, measured_with: Vec<MeasuredWith>) -> Self {
         Self { measured_with, ..self }
+    }
+
+    /// This with the words of a user's command that has the settings in effect.
+    #[must_use]
+    pub fn with_command(self, command: Option<Vec<String>>) -> Self {
+        Self { command, ..self }
     }
 
     /// A launch by name.

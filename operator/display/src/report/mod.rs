@@ -4,6 +4,7 @@ pub(crate) mod chart;
 pub(crate) mod curves;
 pub mod evidence;
 mod memory;
+mod paste;
 mod phases;
 mod provenance;
 pub(crate) mod search;
@@ -45,6 +46,7 @@ pub fn render(evidence: &Evidence) -> String {
 /// The content of the page: name and key numbers, then a section for each kind of evidence.
 pub fn content(evidence: &Evidence) -> Markup {
     let sections = [
+        (paste::title(evidence), paste::section(evidence)),
         ("Speedup, phase by phase", waterfall(evidence)),
         ("Phases not accepted", phases::rollbacks(evidence)),
         ("Search", search::section(evidence, None)),

@@ -63,6 +63,33 @@ function connectIfVisible() {
   if (!document.hidden) connect();
 }
 
+// Offers to copy what can be pasted. Without this script, it is selected by hand.
+function offerCopies() {
+  for (const text of document.querySelectorAll("pre.paste")) {
+    const button = document.createElement("button");
+    const result = document.createElement("span");
+    [button.type, button.value, button.textContent] = ["button", "copy", "Copy"];
+    result.className = "muted";
+    result.setAttribute("role", "status");
+    button.addEventListener("click", () => copy(text, result));
+    text.before(button, " ", result);
+  }
+}
+
+async function copy(text, result) {
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    result.textContent = "Copied.";
+  } catch {
+    // Without HTTPS, a browser lets pages of other machines copy nothing.
+    getSelection().selectAllChildren(text);
+    result.textContent = "Selected: copy it with Ctrl+C or ⌘C.";
+  }
+}
+
+document.addEventListener("replaced", offerCopies);
+offerCopies();
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button?.dataset.dialog) document.getElementById(button.dataset.dialog)?.showModal();

@@ -8,11 +8,7 @@ use crate::commands::init::options::{Options, plain};
 use crate::commands::init::phases::{ACCUMULATION, Phase};
 use crate::commands::init::words::{Missing, Passed, Style, Value, Word, literal};
 use crate::commands::tune::start::{Launcher, Program, Start, Wrapper};
-use pawl_api::TrainingJob;
-use pawl_contract::plan::LaunchPlan;
-use pawl_contract::settings::Settings;
-use pawl_contract::template::{Places, RenderError, Rendered, Values, render};
-use serde::{Deserialize, Serialize};
+use pawl_local::tuned::Part;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -20,15 +16,6 @@ use std::path::Path;
 pub const BATCH: &str = Phase::LargerBatch.setting();
 /// Settings that are numbers of the baseline.
 const NUMBERS: [&str; 3] = [BATCH, ACCUMULATION, Phase::LoaderWorkers.setting()];
-
-/// Words of a command, as they are kept with the manifest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// With placeholders, for launches.
-    pub launch: Vec<String>,
-    /// As the user wrote them; none: Pawl has added the words.
-    pub own: Vec<String>,
-}
 
 /// Words of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,33 +275,6 @@ impl Piece {
     fn is_variable(&self) -> bool {
         self.passed().any(|passed| passed.style == Style::Variable)
     }
-}
-
-/// The user's command with the settings that were accepted, and the variables that it needs then: what differs from the
-/// baseline is as in a launch, everything else as the user wrote it.
-///
-/// # Errors
-/// [`RenderError`]: a placeholder of the manifest has no value.
-pub fn changed(parts: &[Part], job: &TrainingJob, accepted: &Settings) -> Result<Vec<String>, RenderError> {
-    let preview = pawl_decision::preview(job);
-    let Some(baseline) = preview.launches.first() else { return Ok(Vec::new()) };
-    let places = Places { checkpoints: "checkpoints".to_owned(), ..Places::default() };
-    let rendered = |launch: &[String], settings: &Settings| -> Result<Rendered, RenderError> {
-        let plan = LaunchPlan { settings: settings.clone(), ..baseline.clone() };
-        let variable = |name: &str| Some(format!("$({name})"));
-        let values = Values { plan: &plan, world_size: preview.world_size(), places: &places, variable: &variable };
-        render(launch, &preview.script.env, &values)
-    };
-    let mut words = Vec::new();
-    let before = rendered(&[], &job.spec.settings)?.env;
-    let after = rendered(&[], accepted)?.env;
-    words
-        .extend(after.iter().filter(|(name, value)| before.get(*name) != Some(value)).map(|(n, v)| format!("{n}={v}")));
-    for Part { launch, own } in parts {
-        let (before, after) = (rendered(launch, &job.spec.settings)?, rendered(launch, accepted)?);
-        words.extend(if before.command == after.command { own.clone() } else { after.command });
-    }
-    Ok(words)
 }
 
 /// Starts a launcher in the first of the ranks that Pawl starts, which has a process for each GPU itself. The others

@@ -1,8 +1,9 @@
 //! What an earlier `pawl tune` of the same script has found, so that it is continued: another observation would give
 //! other numbers of steps, and the evidence would be about other launches.
 
-use super::command::{Part, Tuned};
+use super::command::Tuned;
 use pawl_local::state::{StateDir, StateError, write_atomic};
+use pawl_local::tuned::{Part, file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ impl Identity {
     }
 }
 
-/// What is kept beside the manifest.
+/// What is kept beside the manifest, in [`file`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
     /// Of which command.
@@ -47,14 +48,10 @@ pub struct Stored {
     pub parts: Vec<Part>,
 }
 
-fn path(state: &StateDir) -> PathBuf {
-    state.root().join("tune.json")
-}
-
 impl Stored {
     /// What was kept of the same command.
     pub fn load(state: &StateDir, identity: &Identity) -> Option<Self> {
-        let stored: Self = serde_json::from_slice(&std::fs::read(path(state)).ok()?).ok()?;
+        let stored: Self = serde_json::from_slice(&std::fs::read(file(state)).ok()?).ok()?;
         (stored.identity == *identity).then_some(stored)
     }
 
@@ -64,6 +61,6 @@ impl Stored {
     /// [`StateError`] when it cannot be written.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
         let text = serde_json::to_vec_pretty(self).expect("words and paths of UTF-8 can be written");
-        write_atomic(&path(state), &text)
+        write_atomic(&file(state), &text)
     }
 }

@@ -1,5 +1,7 @@
 use super::*;
 use crate::commands::tune::batch::Choice;
+use pawl_api::TrainingJob;
+use pawl_local::tuned::changed;
 use serde_json::json;
 
 const SOURCE: &str = "
