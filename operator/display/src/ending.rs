@@ -21,11 +21,12 @@ pub fn ending(kind: LaunchKind, outcome: Outcome, message: &str) -> (String, &st
     }
 }
 
-/// As [`ending`], while the job runs: an interrupted launch is run again.
+/// As [`ending`], while the job runs: an interrupted launch is run again, unless other launches are planned in its
+/// place.
 pub fn ending_so_far(kind: LaunchKind, outcome: Outcome, message: &str) -> (String, &str) {
     let again = match kind {
-        LaunchKind::Measure | LaunchKind::Quality => "interrupted: will be measured again",
-        LaunchKind::Preflight | LaunchKind::Search => "interrupted: will be repeated",
+        LaunchKind::Measure | LaunchKind::Quality => "interrupted: measured again if it is still needed",
+        LaunchKind::Preflight | LaunchKind::Search => "interrupted: repeated if it is still needed",
         // It resumes from its checkpoint, or the job has ended with it.
         LaunchKind::Train => return ending(kind, outcome, message),
     };

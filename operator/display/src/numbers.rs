@@ -2,6 +2,8 @@
 
 use pawl_api::quantity::Bytes;
 use pawl_api::status::{CostStatus, Speedup};
+use pawl_contract::decimal::Decimal;
+use std::ops::Range;
 
 /// A ratio as a factor, such as `1.31×`.
 ///
@@ -19,9 +21,13 @@ pub fn interval(speedup: &Speedup) -> Option<String> {
     (lower.is_some() || upper.is_some()).then(|| format!("[{}, {}]", side(lower, "0"), side(upper, "∞")))
 }
 
-/// The lower and the upper bound of a speedup, ratios.
+/// Bounds of a speedup that say something: two pairs may give others.
+const MEANT: Range<f64> = 1e-3..1e3;
+
+/// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
 pub fn bounds(speedup: &Speedup) -> (Option<f64>, Option<f64>) {
-    (speedup.lower.as_ref().map(|bound| bound.value()), speedup.upper.as_ref().map(|bound| bound.value()))
+    let bound = |bound: &Option<Decimal>| bound.as_ref().map(Decimal::value).filter(|bound| MEANT.contains(bound));
+    (bound(&speedup.lower), bound(&speedup.upper))
 }
 
 /// A number with three significant digits and a decimal prefix, such as `12.3k`.
@@ -123,6 +129,17 @@ mod tests {
         assert_eq!(bytes(1_342_177_280), "1.25 GiB");
         assert_eq!(bytes(12), "12 B");
         assert_eq!([seconds(4.21), seconds(200.0), seconds(3900.0)], ["4.2s", "3m 20s", "1h 05m"]);
+    }
+
+    #[test]
+    fn a_bound_that_says_nothing_is_an_open_end() {
+        let of = |lower: &str, upper: &str| {
+            let (lower, upper) = (lower.parse().ok(), upper.parse().ok());
+            interval(&Speedup { estimate: Decimal::default(), lower, upper, pairs: 2, disturbed: 0 })
+        };
+        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.35]"));
+        assert_eq!(of("0.9", "4.5e12").as_deref(), Some("[0.90, ∞]"));
+        assert_eq!(of("1.2e-30", "1.4e30"), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The result of a ladder in one sentence.
 
+use crate::numbers::bounds;
 use crate::settings::{Difference, differences};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -82,7 +83,7 @@ pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
 
 /// `4.20 times as fast as the baseline`, with the lower bound, rounded down.
 fn times(speedup: &Speedup) -> String {
-    let least = speedup.lower.as_ref().map(|lower| (lower.value() * 100.0).floor() / 100.0);
+    let least = bounds(speedup).0.map(|lower| (lower * 100.0).floor() / 100.0);
     let least = least.map(|least| format!(" (at least {least:.2})")).unwrap_or_default();
     let disturbed = match (speedup.disturbed, speedup.pairs) {
         (0, _) => String::new(),

@@ -9,7 +9,7 @@ use pawl_display::jobs::{self, Entry};
 use pawl_display::provenance::MeasuredWith;
 use pawl_local::evidence;
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateError, records};
+use pawl_local::state::{DEFAULT_ROOT, StateError, records};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -56,6 +56,12 @@ struct Listed<'a> {
 /// Prints the jobs whose state is in one of these directories, by name. What cannot be read is reported, and does not
 /// hide the others.
 pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
+    // The first run makes the usual one.
+    let is_missing = |directory: &&PathBuf| !directory.is_dir() && directory.as_path() != Path::new(DEFAULT_ROOT);
+    if let Some(missing) = directories.iter().find(is_missing) {
+        let remedy = format!("name a directory of state directories or of storages, or none for {DEFAULT_ROOT}");
+        return exit::with_error(exit::INPUT, &format!("{}: no such directory: {remedy}", missing.display()));
+    }
     let (mut found, mut unreadable) = (Vec::new(), None);
     for directory in directories {
         let states = match source::states(directory) {

@@ -128,6 +128,9 @@ fn jobs_are_listed_and_two_are_compared() {
     let scene = Scene::new();
     let none = scene.output(&["list"]);
     assert_eq!((none.status.code(), stdout(&none).lines().count()), (Some(0), 1), "{}", stderr(&none));
+    let missing = scene.output(&["list", "none/runs"]);
+    assert_eq!(missing.status.code(), Some(2), "{}", stdout(&missing));
+    assert!(stderr(&missing).contains("none/runs: no such directory: name"), "{}", stderr(&missing));
     for (name, state, estimate) in [("one", "Accepted", "1.5"), ("other", "RolledBack", "0.9")] {
         let phase = json!({"name": "graph", "state": state, "speedup": {"estimate": estimate, "pairs": 3}});
         let job = json!({"apiVersion": "pawl.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},

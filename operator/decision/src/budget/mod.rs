@@ -173,7 +173,7 @@ fn best(subject: &Subject<'_>) -> Option<(f64, String)> {
         return None;
     }
     if let Some((_, upper)) = speed::reached(subject).and_then(|interval| interval.bounds) {
-        return Some((upper, format!("its speedup is at most {upper:.3}")));
+        return Some((upper, speed::at_most(upper)));
     }
     let promised = promised(subject)?;
     Some((promised, format!("expectedSpeedup {promised}")))

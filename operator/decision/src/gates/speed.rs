@@ -12,6 +12,7 @@ use pawl_api::status::{Arm, Purpose, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use std::fmt;
+use std::ops::Range;
 
 /// Share of the window spent waiting for data above which low speed is attributed to the data loader, not to the phase.
 const LOADER_BOUND_SHARE: f64 = 0.25;
@@ -91,10 +92,32 @@ pub(crate) fn shown(interval: &Interval) -> String {
     let notes: Vec<String> = repeated.into_iter().chain(unrest).collect();
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
     match interval.bounds {
-        Some((lower, upper)) => {
-            format!("speedup {:.3} [{lower:.3}, {upper:.3}] from {} pairs{notes}", interval.mean, interval.count)
+        Some(bounds) => {
+            format!("speedup {:.3} {} from {} pairs{notes}", interval.mean, between(bounds), interval.count)
         }
         None => format!("speedup {:.3} from a single pair (SinglePair: no interval){notes}", interval.mean),
+    }
+}
+
+/// Bounds of a speedup that say something: two pairs may give others, of thirty digits.
+const MEANT: Range<f64> = 1e-3..1e3;
+
+/// The bounds of an interval; an end that says nothing is open.
+fn between((lower, upper): (f64, f64)) -> String {
+    match (MEANT.contains(&lower), MEANT.contains(&upper)) {
+        (true, true) => format!("[{lower:.3}, {upper:.3}]"),
+        (true, false) => format!("[{lower:.3}, ∞]"),
+        (false, true) => format!("[0, {upper:.3}]"),
+        (false, false) => "(no interval)".to_owned(),
+    }
+}
+
+/// The upper bound of a speedup in words.
+pub(crate) fn at_most(upper: f64) -> String {
+    if MEANT.contains(&upper) {
+        format!("its speedup is at most {upper:.3}")
+    } else {
+        "its pairs do not limit its speedup yet".to_owned()
     }
 }
 
@@ -284,6 +307,17 @@ mod tests {
         let single = Interval { mean: 1.3, bounds: None, count: 1, repeated: 0, unrest: None };
         assert!(shown(&single).contains("SinglePair"));
         assert_eq!(status(&single).unwrap().lower, None);
+    }
+
+    #[test]
+    fn bounds_that_say_nothing_are_not_printed() {
+        let text = |lower: f64, upper: f64| {
+            shown(&Interval { mean: 1.3, bounds: Some((lower, upper)), count: 2, repeated: 0, unrest: None })
+        };
+        assert_eq!(text(1.2, 1.4), "speedup 1.300 [1.200, 1.400] from 2 pairs");
+        assert_eq!(text(0.9, 1e30), "speedup 1.300 [0.900, ∞] from 2 pairs");
+        assert_eq!(text(1e-30, 1e30), "speedup 1.300 (no interval) from 2 pairs");
+        assert_eq!((at_most(1.4).as_str(), at_most(1e30).contains('0')), ("its speedup is at most 1.400", false));
     }
 
     #[test]

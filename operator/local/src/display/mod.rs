@@ -51,6 +51,8 @@ pub struct Display {
     titles: BTreeMap<String, String>,
     /// The validation metrics in progress lines: the loss, and those with a gate.
     metrics: Vec<String>,
+    /// Message of the launch that ended last, which is not printed again.
+    last_message: String,
 }
 
 enum Mode {
@@ -73,7 +75,15 @@ impl Display {
         };
         let gated = job.spec.gates.validation_metrics.iter().map(|gate| gate.name.clone());
         let metrics = std::iter::once("loss".to_owned()).chain(gated).collect();
-        Self { colours: colours(&term), term, mode, last_training_line: None, titles: BTreeMap::new(), metrics }
+        Self {
+            colours: colours(&term),
+            term,
+            mode,
+            last_training_line: None,
+            titles: BTreeMap::new(),
+            metrics,
+            last_message: String::new(),
+        }
     }
 
     /// Updates the state of the job.
@@ -108,8 +118,10 @@ impl Display {
             (Mode::Live(live), Event::Progress(progress)) => live.progress(progress),
             (Mode::Live(live), Event::LaunchEnded(report)) => live.launch_ended(&report.launch),
             (Mode::Lines, Event::LaunchEnded(report)) => {
-                let text = self.paint(Paint::new().dim(), &printable(&launch_line(self.title(&report.launch), report)));
+                let line = launch_line(self.title(&report.launch), report, &self.last_message);
+                let text = self.paint(Paint::new().dim(), &printable(&line));
                 self.line(&format!("  {text}"));
+                self.last_message.clone_from(&report.message);
             }
             (Mode::Lines, Event::Progress(progress)) if progress.kind == LaunchKind::Train => {
                 if self
@@ -155,7 +167,9 @@ impl Display {
     }
 }
 
-fn launch_line(title: &str, report: &Report) -> String {
+/// How a launch ended. `last` is the message of the one before it: what is wrong with all launches of an attempt, such
+/// as a path that does not exist, is said once.
+fn launch_line(title: &str, report: &Report, last: &str) -> String {
     let LaunchResult { measured, .. } = LaunchResult::from(report);
     let (outcome, message) = ending_so_far(report.kind, report.outcome, &report.message);
     let is_done = report.outcome == Outcome::Done;
@@ -164,7 +178,7 @@ fn launch_line(title: &str, report: &Report) -> String {
     facts.extend(measured.loss.map(|loss| format!("loss {}", short(loss))));
     facts.extend(measured.wall_seconds.map(seconds));
     if !is_done && !message.is_empty() {
-        facts.push(message.to_owned());
+        facts.push(if message == last { "for the same reason".to_owned() } else { message.to_owned() });
     }
     format!("{title}: {}", facts.join(", "))
 }
@@ -209,7 +223,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            launch_line("compile: pair 2 of 3, control", &report),
+            launch_line("compile: pair 2 of 3, control", &report, ""),
             "compile: pair 2 of 3, control: done, 10.8 items/s, loss 0.5, 12s"
         );
         let interrupted: Report = serde_json::from_value(serde_json::json!({
@@ -218,8 +232,23 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            launch_line("compile: pair 2 of 3, control", &interrupted),
-            "compile: pair 2 of 3, control: interrupted: will be measured again, 3.0s"
+            launch_line("compile: pair 2 of 3, control", &interrupted, ""),
+            "compile: pair 2 of 3, control: interrupted: measured again if it is still needed, 3.0s"
         );
+    }
+
+    #[test]
+    fn what_is_wrong_with_every_launch_is_said_once() {
+        let report: Report = serde_json::from_value(serde_json::json!({
+            "contract": 1, "launch": "l", "kind": "Preflight", "rank": 0, "outcome": "InvalidPlan",
+            "message": "/none/train.py does not exist: correct the path",
+        }))
+        .unwrap();
+        let first = launch_line("baseline", &report, "");
+        assert!(
+            first.starts_with("baseline: ") && first.ends_with(", /none/train.py does not exist: correct the path")
+        );
+        let second = launch_line("compile", &report, &report.message);
+        assert!(second.ends_with(", for the same reason") && !second.contains("/none"), "{second}");
     }
 }
