@@ -13,6 +13,9 @@ mod live;
 #[cfg(feature = "cluster")]
 mod login;
 mod pages;
+mod place;
+#[cfg(feature = "cluster")]
+mod recorded;
 mod secret;
 #[cfg(feature = "cluster")]
 mod sessions;
@@ -35,6 +38,7 @@ use copies::CopyError;
 use library::Library;
 use pawl_local::interrupt::Interrupts;
 use pawl_trainer::checkpoint::StorageError;
+use place::Place;
 #[cfg(feature = "cluster")]
 use sessions::Sessions;
 use source::{Source, Sources};
@@ -104,10 +108,10 @@ fn serve(arguments: UiArgs) -> Result<(), UiError> {
         let _inside = runtime.enter();
         Interrupts::listen()?
     };
-    let (sources, looks) = sources(&arguments, &directories)?;
+    let (places, looks) = places(&arguments, &directories)?;
     let served = runtime.block_on(async {
         tokio::select! {
-            served = answer(&arguments, &directories, sources, looks) => served,
+            served = answer(&arguments, &directories, &places, looks) => served,
             _ = interrupts.next() => Ok(()),
         }
     });
@@ -120,7 +124,7 @@ fn serve(arguments: UiArgs) -> Result<(), UiError> {
 async fn answer(
     arguments: &UiArgs,
     directories: &[PathBuf],
-    sources: Vec<Arc<dyn Source>>,
+    places: &[Place],
     looks: Vec<FirstLook>,
 ) -> Result<(), UiError> {
     let listen = arguments.listen;
@@ -131,7 +135,7 @@ async fn answer(
         // A panic is a storage without jobs.
         look.await.unwrap_or(Ok(())).map_err(CopyError::from)?;
     }
-    let app = app(arguments, sources).await?;
+    let app = app(arguments, places).await?;
     if !address.ip().is_loopback() {
         exit::say(&exposed(address, &app, directories));
     }
@@ -141,10 +145,11 @@ async fn answer(
 }
 
 /// What requests are answered from.
-async fn app(arguments: &UiArgs, sources: Vec<Arc<dyn Source>>) -> Result<App, UiError> {
+async fn app(arguments: &UiArgs, places: &[Place]) -> Result<App, UiError> {
+    let sources: Vec<Arc<dyn Source>> = places.iter().map(Place::source).collect();
     #[cfg(feature = "cluster")]
     if arguments.cluster.cluster {
-        return of_cluster(&arguments.cluster, sources).await;
+        return of_cluster(&arguments.cluster, places, sources).await;
     }
     #[cfg(not(feature = "cluster"))]
     let _ = arguments;
@@ -154,7 +159,11 @@ async fn app(arguments: &UiArgs, sources: Vec<Arc<dyn Source>>) -> Result<App, U
 
 /// The same with the jobs of a cluster.
 #[cfg(feature = "cluster")]
-async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>) -> Result<App, UiError> {
+async fn of_cluster(
+    arguments: &UiClusterArgs,
+    places: &[Place],
+    mut sources: Vec<Arc<dyn Source>>,
+) -> Result<App, UiError> {
     let UiClusterArgs { namespaces, all_namespaces, context, kubeconfig, allow_actions, login, .. } = arguments;
     let named = ClusterArgs { namespace: None, context: context.clone(), kubeconfig: kubeconfig.clone() };
     let config = Session::config(&named).await?;
@@ -168,7 +177,7 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
         (false, []) => &usual[..],
         (false, named) => named,
     };
-    let cluster = Cluster::open(config, shown, Arc::from(sources.clone()))?;
+    let cluster = Cluster::open(config, shown, places.iter().map(recorded::records_at).collect())?;
     cluster.ready().await;
     sources.push(Arc::new(cluster));
     let sources = Arc::new(Sources::new(sources, secret::secret()?));
@@ -176,13 +185,13 @@ async fn of_cluster(arguments: &UiClusterArgs, mut sources: Vec<Arc<dyn Source>>
 }
 
 /// Where jobs are, and the first copies of those that are copied.
-type Opened = (Vec<Arc<dyn Source>>, Vec<FirstLook>);
+type Opened = (Vec<Place>, Vec<FirstLook>);
 
 /// The directories, and the storages that were named, whose first copies are under way.
-fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Opened, UiError> {
+fn places(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Opened, UiError> {
     let (mut all, mut looks): Opened = Default::default();
     if !directories.is_empty() {
-        all.push(Arc::new(Library::new(directories.to_vec())));
+        all.push(Place::Directories(Arc::new(Library::new(directories.to_vec()))));
     }
     for url in arguments.places.iter().filter_map(|place| url(place)) {
         // A storage that does not exist would be made.
@@ -191,7 +200,7 @@ fn sources(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Opened, UiErro
             return Err(UiError::NoDirectory(missing));
         }
         let (storage, look) = Storage::open(url)?;
-        all.push(storage);
+        all.push(Place::Storage(storage));
         looks.push(look);
     }
     Ok((all, looks))

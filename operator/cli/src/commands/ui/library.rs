@@ -1,14 +1,10 @@
 //! The jobs of some directories. A status is read again only when its file has changed.
 
-#[cfg(feature = "cluster")]
-use super::source::Recorded;
 use super::source::{Catalog, Found, Gathered, JobError, Origin, Source};
 use crate::commands::document;
 use crate::commands::source::states;
 use crate::commands::status::JobResult;
 use jiff::Timestamp;
-#[cfg(feature = "cluster")]
-use pawl_contract::record::FOLDER;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::evidence::gather;
@@ -48,7 +44,7 @@ impl Stamp {
 
 /// Identifies what the files contain of which the status of a job is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Stamps {
+pub(super) struct Stamps {
     status: Stamp,
     /// Of the newest attempt in the records of a storage, which complete the status.
     record: Option<Stamp>,
@@ -56,7 +52,7 @@ struct Stamps {
 
 impl Stamps {
     /// Of the job in `state`; `None` when its status cannot be seen.
-    fn of(state: &StateDir) -> Option<Self> {
+    pub(super) fn of(state: &StateDir) -> Option<Self> {
         let status = Stamp::of(&state.status())?;
         let files = state.storage().and_then(|_| records::files(state).ok()).unwrap_or_default();
         let stamps = files.iter().filter_map(|path| Stamp::of(path));
@@ -71,7 +67,7 @@ impl Stamps {
 }
 
 /// A status as it was read last.
-struct Known {
+pub(super) struct Known {
     stamps: Stamps,
     job: Result<Listed, String>,
 }
@@ -113,7 +109,8 @@ impl Library {
         found
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Known>> {
+    /// The jobs that were found last, by state directory.
+    pub(super) fn known(&self) -> MutexGuard<'_, HashMap<PathBuf, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,15 +134,6 @@ impl Library {
         problems.hash(&mut hasher);
         Look { states, problems, revision: format!("{:016x}", hasher.finish()) }
     }
-
-    /// The state directory of the job of a cluster whose unique identifier is `uid`: its storage's path ends in it.
-    #[cfg(feature = "cluster")]
-    fn state_of(&self, uid: &str) -> Option<StateDir> {
-        let known = self.known();
-        let below = Path::new(uid).join(FOLDER);
-        let records = known.keys().find(|root| !uid.is_empty() && root.ends_with(&below))?;
-        Some(StateDir::found_in(records.parent()?.parent()?))
-    }
 }
 
 impl Source for Library {
@@ -164,28 +152,6 @@ impl Source for Library {
     fn revision(&self) -> String {
         self.look(&mut self.known()).revision
     }
-
-    #[cfg(feature = "cluster")]
-    fn recorded(&self, _: Option<&str>, uid: &str) -> Option<Recorded> {
-        Some(recorded(&self.state_of(uid)?, uid))
-    }
-
-    #[cfg(feature = "cluster")]
-    fn recorded_version(&self, _: Option<&str>, uid: &str) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.state_of(uid).and_then(|state| Stamps::of(&state)).hash(&mut hasher);
-        hasher.finish()
-    }
-}
-
-/// What `state` has of the job whose unique identifier is `uid`: an earlier job of the same name may have had the same
-/// storage. What cannot be read is a problem of the list.
-#[cfg(feature = "cluster")]
-pub fn recorded(state: &StateDir, uid: &str) -> Recorded {
-    let mut own = records::load(state).unwrap_or_default();
-    own.retain(|record| record.begun.uid.is_empty() || record.begun.uid == uid);
-    let happened = records::happened(state, &own);
-    (own, happened)
 }
 
 impl Origin for StateDir {

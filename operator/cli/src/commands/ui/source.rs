@@ -4,10 +4,6 @@ use super::action::Action;
 #[cfg(feature = "cluster")]
 use crate::commands::kubectl::error::ClusterError;
 use pawl_contract::record::FOLDER;
-#[cfg(feature = "cluster")]
-use pawl_contract::record::Record;
-#[cfg(feature = "cluster")]
-use pawl_display::event::EventRecord;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::StateError;
@@ -101,10 +97,6 @@ impl Catalog {
     }
 }
 
-/// The records of a job, and what these say happened, oldest first.
-#[cfg(feature = "cluster")]
-pub type Recorded = (Vec<Record>, Vec<EventRecord>);
-
 /// Jobs that are kept in the same way.
 pub trait Source: Send + Sync {
     /// Reads what has changed. It may block.
@@ -112,21 +104,6 @@ pub trait Source: Send + Sync {
 
     /// The revision of what [`Self::read`] would return, without a copy of it.
     fn revision(&self) -> String;
-
-    /// What is recorded of the job of a cluster whose unique identifier is `uid`, and whose storage is at `location`,
-    /// where that is known; `None` when it is not here.
-    #[cfg(feature = "cluster")]
-    fn recorded(&self, location: Option<&str>, uid: &str) -> Option<Recorded> {
-        let _ = (location, uid);
-        None
-    }
-
-    /// Changes when what [`Self::recorded`] returns does; 0 when it is not here.
-    #[cfg(feature = "cluster")]
-    fn recorded_version(&self, location: Option<&str>, uid: &str) -> u64 {
-        let _ = (location, uid);
-        0
-    }
 
     /// Where the jobs are, if that is no directory.
     fn elsewhere(&self) -> Option<String> {

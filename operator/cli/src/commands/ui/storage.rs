@@ -1,19 +1,9 @@
 //! The jobs whose records are in a storage. The records are copied, and read as those of a storage that is mounted.
 
-#[cfg(feature = "cluster")]
-use super::copies::folder_name;
 use super::copies::{Copies, CopyError};
 use super::library::Library;
-#[cfg(feature = "cluster")]
-use super::library::recorded;
-#[cfg(feature = "cluster")]
-use super::source::Recorded;
 use super::source::{Catalog, Source};
-#[cfg(feature = "cluster")]
-use pawl_local::state::StateDir;
 use pawl_trainer::checkpoint::{AllRecords, StorageError};
-#[cfg(feature = "cluster")]
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -29,8 +19,8 @@ pub type FirstLook = oneshot::Receiver<Result<(), StorageError>>;
 
 /// The jobs in a storage.
 pub struct Storage {
-    url: String,
-    copies: Arc<Copies>,
+    pub(super) url: String,
+    pub(super) copies: Arc<Copies>,
     library: Library,
     /// Deletes the copies when it is dropped.
     _directory: TempDir,
@@ -88,19 +78,6 @@ impl Storage {
         }
     }
 
-    /// The folder of the job whose storage is at `location`, or whose unique identifier is `uid`: a storage may be
-    /// mounted here under another name.
-    #[cfg(feature = "cluster")]
-    fn job(&self, location: Option<&str>, uid: &str) -> Option<String> {
-        let below = location.and_then(|location| location.trim_end_matches('/').strip_prefix(&self.url));
-        let here = below.and_then(|path| if path.is_empty() { Some(path) } else { path.strip_prefix('/') });
-        let copied = self.copies.copied();
-        if let Some(job) = here {
-            return copied.jobs.get(&folder_name(job)).cloned();
-        }
-        copied.jobs.values().find(|job| !uid.is_empty() && job.rsplit('/').next() == Some(uid)).cloned()
-    }
-
     /// The revision of the jobs, where that of their copies is `copies`.
     fn revised(&self, copies: String) -> String {
         match self.copies.copied().problem {
@@ -127,22 +104,6 @@ impl Source for Storage {
         self.revised(self.library.revision())
     }
 
-    #[cfg(feature = "cluster")]
-    fn recorded(&self, location: Option<&str>, uid: &str) -> Option<Recorded> {
-        Some(recorded(&StateDir::found_in(&self.copies.folder(&self.job(location, uid)?)), uid))
-    }
-
-    #[cfg(feature = "cluster")]
-    fn recorded_version(&self, location: Option<&str>, uid: &str) -> u64 {
-        let Some(job) = self.job(location, uid) else { return 0 };
-        let copied = self.copies.copied();
-        let mut files: Vec<_> = copied.versions.iter().filter(|((of, _), _)| *of == job).collect();
-        files.sort();
-        let mut hasher = DefaultHasher::new();
-        files.hash(&mut hasher);
-        hasher.finish()
-    }
-
     fn elsewhere(&self) -> Option<String> {
         Some(self.url.clone())
     }
@@ -152,7 +113,6 @@ impl Source for Storage {
 mod tests {
     use super::super::copies::replace;
     use super::*;
-    use pawl_contract::record::{Begun, Entry, Text};
     use serde_json::json;
     use std::fs;
 
@@ -198,29 +158,6 @@ mod tests {
         let second = storage.read();
         assert_ne!(second.revision, revision);
         assert_eq!(listed(second), [row("team-a/toy/u-1", "Complete")]);
-    }
-
-    #[test]
-    fn records_are_found_by_the_storage_of_their_job_and_its_identifier() {
-        let directory = tempfile::tempdir().unwrap();
-        write(directory.path(), "team/toy/u-1", "Training");
-        let mut text = Text::default();
-        text.add(&Entry::Attempt(Box::new(Begun { uid: "u-1".to_owned(), ..Begun::new("toy", "toy-1") })));
-        let attempts = directory.path().join("team/toy/u-1/.pawl/_records/attempts");
-        fs::create_dir_all(&attempts).unwrap();
-        fs::write(attempts.join("toy-1.jsonl"), text.as_bytes()).unwrap();
-        let url = format!("file://{}", directory.path().display());
-        let storage = opened(&url);
-        let found =
-            |location: &str, uid: &str| storage.recorded(Some(location), uid).map_or(0, |(records, _)| records.len());
-        assert_eq!(found(&format!("{url}/team/toy/u-1"), "u-1"), 1);
-        assert_eq!(found(&format!("{url}/team/toy/u-1"), "u-2"), 0, "another job");
-        assert_eq!(found(&format!("{url}/team/toy/u-3"), "u-1") + found(&format!("{url}-b/team/toy/u-1"), "u-3"), 0);
-        assert_eq!(found("pvc://models/team/toy/u-1", "u-1"), 1, "mounted here");
-        let before = storage.recorded_version(None, "u-1");
-        fs::write(attempts.join("toy-2.jsonl"), text.as_bytes()).unwrap();
-        storage.copies.refresh(&AllRecords::open(&url).unwrap()).unwrap();
-        assert_ne!(storage.recorded_version(None, "u-1"), before, "an open page is made again");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::commands::kubectl::error::ClusterError;
 use crate::commands::kubectl::session::Session;
 use crate::commands::kubectl::{evidence, pin, status, suspend};
 use crate::commands::ui::action::Action;
-use crate::commands::ui::source::{Gathered, JobError, Origin, Source};
+use crate::commands::ui::recorded::Records;
+use crate::commands::ui::source::{Gathered, JobError, Origin};
 use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, Pin};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,14 +23,14 @@ const SETTLED: Duration = Duration::from_secs(10);
 pub struct ClusterJob {
     watched: Arc<Watched>,
     /// Where its records may be.
-    storages: Arc<[Arc<dyn Source>]>,
+    storages: Arc<[Arc<dyn Records>]>,
     name: Name,
     uid: String,
 }
 
 impl ClusterJob {
     /// The job `job`, which `watched` has.
-    pub fn new(watched: Arc<Watched>, storages: Arc<[Arc<dyn Source>]>, name: Name, job: &TrainingJob) -> Self {
+    pub fn new(watched: Arc<Watched>, storages: Arc<[Arc<dyn Records>]>, name: Name, job: &TrainingJob) -> Self {
         Self { watched, storages, name, uid: uid(job).to_owned() }
     }
 
@@ -51,7 +52,7 @@ impl Origin for ClusterJob {
         // After a change, the page is made once more.
         (self.watched.unchanged_for(&self.name) >= SETTLED).hash(&mut hasher);
         for storage in &*self.storages {
-            storage.recorded_version(location(&job), &self.uid).hash(&mut hasher);
+            storage.version(location(&job), &self.uid).hash(&mut hasher);
         }
         Ok(format!("{:016x}", hasher.finish()))
     }

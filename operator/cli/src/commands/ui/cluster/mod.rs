@@ -4,6 +4,7 @@ mod job;
 mod state;
 mod watched;
 
+use super::recorded::Records;
 use super::source::{Catalog, Found, Source};
 use crate::commands::kubectl::error::ClusterError;
 use crate::commands::kubectl::session::{JOBS, Session};
@@ -31,7 +32,7 @@ pub struct Cluster {
     /// One for each namespace, or one for all of them.
     watched: Vec<Arc<Watched>>,
     /// Where the records of jobs may be.
-    storages: Arc<[Arc<dyn Source>]>,
+    storages: Arc<[Arc<dyn Records>]>,
 }
 
 impl Cluster {
@@ -40,7 +41,11 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError::Configuration`].
-    pub fn open(config: Config, namespaces: &[String], storages: Arc<[Arc<dyn Source>]>) -> Result<Self, ClusterError> {
+    pub fn open(
+        config: Config,
+        namespaces: &[String],
+        storages: Arc<[Arc<dyn Records>]>,
+    ) -> Result<Self, ClusterError> {
         let session = connect(config, ALL)?;
         let server = session.server.clone();
         // One that is named twice is watched once.
