@@ -405,6 +405,11 @@ impl AttemptPlan {
     pub fn world_size(&self) -> u32 {
         self.checks.map_or_else(|| self.ranks(), |gang| gang.replicas * gang.ranks_per_replica)
     }
+
+    /// Whether it does more than check settings.
+    pub fn measures(&self) -> bool {
+        self.launches.iter().any(|launch| launch.kind != LaunchKind::Preflight)
+    }
 }
 
 /// Size of a gang: agents, ranks and GPUs.

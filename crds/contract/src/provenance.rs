@@ -3,9 +3,11 @@
 
 mod command;
 mod data;
+mod nodes;
 
 pub use command::{redacted, without_secrets};
 pub use data::{Data, Hashed};
+pub use nodes::OtherPods;
 
 use crate::text::{truncated, unprintable};
 use serde::de::DeserializeOwned;
@@ -74,7 +76,7 @@ pub struct Build {
 /// Machine, versions and source. What is absent is not known.
 ///
 /// The agent of the first pod collects it once for an attempt. What only a program knows, it adds to the report of its
-/// launch ([`Provenance::whole`]).
+/// launch ([`Provenance::whole`]), and so does that agent with the pods that differ from its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Provenance {
@@ -109,6 +111,9 @@ pub struct Provenance {
     /// The data, as its program reports them.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub data: Option<Data>,
+    /// Pods of the gang that are known to differ from the first one; set by the agents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_pods: Vec<OtherPods>,
 }
 
 impl Provenance {
@@ -121,7 +126,7 @@ impl Provenance {
 
     /// This with what `other` knows, which has precedence.
     fn with(self, other: &Self) -> Self {
-        let Self { gpu, cpu, driver, cuda, libraries, source, image, pawl, command, data } = other.clone();
+        let Self { gpu, cpu, driver, cuda, libraries, source, image, pawl, command, data, other_pods } = other.clone();
         let known = self.gpu.unwrap_or_default();
         let gpu = gpu.map(|gpu| Gpu {
             name: gpu.name.or(known.name.clone()),
@@ -140,6 +145,7 @@ impl Provenance {
             pawl: pawl.or(self.pawl),
             command: command.or(self.command),
             data: data.or(self.data),
+            other_pods: if other_pods.is_empty() { self.other_pods } else { other_pods },
         }
     }
 
@@ -170,6 +176,7 @@ impl Provenance {
                 let hash = line(&data.hash, MAX_TEXT)?;
                 Some(Data { from: text(data.from), hash, ..data })
             }),
+            other_pods: self.other_pods.into_iter().take(nodes::MAX_KINDS).map(OtherPods::bounded).collect(),
         }
     }
 }
@@ -205,6 +212,11 @@ mod tests {
             pawl: Some(Build { version: "0.1.0".to_owned(), features: vec!["cuda".to_owned()] }),
             command: Some("python train.py --lr=$(settings.learningRate)".to_owned()),
             data: Some(Data { from: Some("/data".to_owned()), hashed: Hashed::Sample, hash: "0badcafe".to_owned() }),
+            other_pods: vec![OtherPods {
+                pods: vec![1],
+                count: 1,
+                provenance: Provenance { driver: Some("570".to_owned()), ..Provenance::default() },
+            }],
         }
     }
 

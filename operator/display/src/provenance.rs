@@ -3,8 +3,9 @@
 use crate::numbers::bytes;
 use pawl_api::status::TrainingStatus;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
-use pawl_contract::provenance::{Build, Cpu, Data, Gpu, Hashed, Provenance, Source};
+use pawl_contract::provenance::{Build, Cpu, Data, Gpu, Hashed, OtherPods, Provenance, Source};
 use pawl_contract::record::Record;
+use std::collections::BTreeSet;
 
 /// Attempts that are named one by one.
 const NAMED: usize = 3;
@@ -115,16 +116,31 @@ pub fn each(provenance: &Provenance) -> Vec<(String, String)> {
     machine(provenance).into_iter().chain(libraries).chain(origin(provenance)).collect()
 }
 
-/// The devices, and what drives them.
+/// The devices, what drives them, and the pods where these are others.
 fn machine(provenance: &Provenance) -> Vec<(String, String)> {
-    let Provenance { gpu, cpu, driver, cuda, .. } = provenance;
+    let Provenance { gpu, cpu, driver, cuda, other_pods, .. } = provenance;
     let facts = [
         ("GPU", gpu.as_ref().and_then(of_gpu)),
         ("CPU", cpu.as_ref().and_then(of_cpu)),
         ("driver", driver.clone()),
         ("CUDA", cuda.clone()),
+        ("other pods", of_others(other_pods)),
     ];
     present(facts).collect()
+}
+
+/// `pods 1, 3: GPU L4, driver 570; pod 2: image train:v2`.
+fn of_others(others: &[OtherPods]) -> Option<String> {
+    let of_kind = |kind: &OtherPods| {
+        let image = present([("image", kind.provenance.image.clone())]);
+        let facts = machine(&kind.provenance).into_iter().chain(image).map(|(name, value)| format!("{name} {value}"));
+        let named = kind.pods.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let more = (kind.count as usize).saturating_sub(kind.pods.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let pods = if kind.count == 1 { "pod" } else { "pods" };
+        format!("{pods} {named}{more}: {}", facts.collect::<Vec<_>>().join(", "))
+    };
+    (!others.is_empty()).then(|| others.iter().map(of_kind).collect::<Vec<_>>().join("; "))
 }
 
 /// Where the program came from.
@@ -268,6 +284,23 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
     })
 }
 
+/// What is to be known where pods of one gang have different machines or images; `None` where none are known to.
+pub fn mixed(attempts: &[MeasuredWith]) -> Option<String> {
+    let kinds = attempts.iter().flat_map(|it| &it.provenance.other_pods).map(|kind| &kind.provenance);
+    let names = kinds.flat_map(|pod| {
+        let Provenance { gpu, cpu, driver, image, .. } = pod;
+        [("GPU", gpu.is_some()), ("CPU", cpu.is_some()), ("driver", driver.is_some()), ("image", image.is_some())]
+    });
+    let names: BTreeSet<&str> = names.filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "Pods of one gang differ in {}. A gang is as fast as its slowest pod, so that its numbers hold for such a \
+             gang only.",
+            names.into_iter().collect::<Vec<_>>().join(", ")
+        )
+    })
+}
+
 /// What is to be known where the model was trained by several attempts with different machines, versions, programs or
 /// data: `2 attempts, which differ in CPU, Pawl`. `None` where they did not differ. The model is that of `training`:
 /// attempts of one before it, which another model followed, do not count.
@@ -309,6 +342,21 @@ mod tests {
     fn training(directory: Option<&str>, launches: &[&str]) -> TrainingStatus {
         let segments = json!([{"toItems": 64, "launches": launches}]);
         serde_json::from_value(json!({"directory": directory, "segments": segments})).unwrap()
+    }
+
+    #[test]
+    fn pods_that_differ_from_the_first_are_named_with_what_they_have() {
+        let mut attempt = measured(1, "H200", "2.8", true);
+        assert_eq!(mixed(std::slice::from_ref(&attempt)), None);
+        attempt.provenance.other_pods = serde_json::from_value(json!([
+            {"pods": [1, 3], "count": 9, "provenance": {"gpu": {"name": "L4", "count": 2}, "driver": "570"}},
+            {"pods": [2], "count": 1, "provenance": {"image": "train:v2"}},
+        ]))
+        .unwrap();
+        let facts = all(&attempt.provenance);
+        let others = facts.iter().find(|(name, _)| name == "other pods").map(|(_, value)| value.as_str());
+        assert_eq!(others, Some("pods 1, 3 and 7 more: GPU 2 × L4, driver 570; pod 2: image train:v2"));
+        assert!(mixed(&[attempt]).unwrap().starts_with("Pods of one gang differ in GPU, driver, image. "));
     }
 
     #[test]

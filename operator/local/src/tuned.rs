@@ -1,5 +1,5 @@
-//! The command of a user that `pawl tune` tunes: what it keeps in the state directory, and the command with the settings
-//! that were accepted.
+//! The command of a user that `pawl tune` tunes: what it keeps in the state directory, and the command with the
+//! settings that were accepted.
 
 use crate::state::StateDir;
 use pawl_api::TrainingJob;

@@ -8,6 +8,7 @@ use crate::member::{Link, Member, next_stop};
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, AttemptResult, Event, Node, Rendezvous, Stop};
 use crate::orphans;
+use crate::provenance::Inquiry;
 use crate::ranks::{DEATH, Shared};
 use crate::records::Recorder;
 use crate::script::Script;
@@ -26,6 +27,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -121,6 +123,7 @@ pub async fn run(
         }
     };
     let recorder = recorder(plan, &node);
+    let inquiry_ended = machine(plan, &node);
     let heard = |event: Event| {
         let warning = recorder.as_ref().and_then(|recorder| recorder.hear(&event));
         observer(event);
@@ -128,6 +131,7 @@ pub async fn run(
     };
     let member = Member { shared: &shared, limits: &node.limits, link, stop, observer: &heard, launches };
     let result = without_remnants(&node, member.run()).await?;
+    inquiry_ended.store(true, Ordering::Relaxed);
     // The first task to end is the coordinator, once all agents have received the end, or this agent's connection.
     tasks.join_next().await;
     if let Some(recorder) = recorder {
@@ -161,6 +165,18 @@ fn recorder(plan: &AttemptPlan, node: &Node) -> Option<Recorder> {
     }
     let started = Recorder::start(plan, node);
     started.inspect_err(|error| tracing::warn!(%error, "the record of this attempt is not kept")).ok()
+}
+
+/// Finds out what this node has, unless the recorder of agent 0 does. Nothing waits for it, and the switch that is
+/// returned ends it.
+fn machine(plan: &AttemptPlan, node: &Node) -> Arc<AtomicBool> {
+    let inquiry = Inquiry::new(plan, node);
+    let ended = inquiry.ended();
+    if node.replica > 0 && plan.measures() {
+        let asked = std::thread::Builder::new().name("machine".to_owned()).spawn(move || inquiry.keep_machine());
+        let _ = asked.inspect_err(|error| tracing::debug!(%error, "what this node has is not known"));
+    }
+    ended
 }
 
 /// Runs the launches, and ends what they have left behind.
@@ -198,6 +214,7 @@ fn coordinate(
         store: Arc::clone(&store),
         inbox,
         members: BTreeMap::from([(0, own)]),
+        machines: BTreeMap::new(),
         stop: Stop::No,
     };
     let server = Server {

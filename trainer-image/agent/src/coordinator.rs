@@ -4,6 +4,7 @@ use crate::finished::report;
 use crate::member::leaves_in_peace;
 use crate::messages::{Down, Up};
 use crate::node::{AttemptEnd, Limits, Stop};
+use crate::provenance::provenance;
 use crate::ranks::DEATH;
 use crate::script::{Resume, Script};
 use crate::storage;
@@ -11,6 +12,7 @@ use crate::store::Store;
 use crate::verdict::{Evidence, Fact, verdict};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind, LaunchPlan};
+use pawl_contract::provenance::{OtherPods, Provenance};
 use pawl_contract::report::Report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -46,6 +48,8 @@ pub(crate) struct Coordinator {
     pub(crate) store: Arc<Store>,
     pub(crate) inbox: mpsc::UnboundedReceiver<Inbox>,
     pub(crate) members: BTreeMap<u32, mpsc::UnboundedSender<Down>>,
+    /// What the other nodes have, as far as they have said it.
+    pub(crate) machines: BTreeMap<u32, Provenance>,
     pub(crate) stop: Stop,
 }
 
@@ -208,13 +212,25 @@ impl Coordinator {
             progress = self.watch(plan, &mut facts).await;
             self.store.open(None);
         }
-        Ok(verdict(&Evidence {
+        Ok(self.with_other_pods(verdict(&Evidence {
             plan,
             facts: &facts,
             stopping: self.stop > Stop::No,
             progress: progress.as_deref(),
             wall_seconds: begun.elapsed().as_secs_f64(),
-        }))
+        })))
+    }
+
+    /// The report with the nodes that are known to differ from this one.
+    fn with_other_pods(&self, report: Report) -> Report {
+        let others = Some(&self.machines).filter(|machines| !machines.is_empty());
+        let own = others.and_then(|others| Some((provenance(&self.work_dir)?, others)));
+        let other_pods = own.map(|(own, others)| OtherPods::differing(&own, others)).unwrap_or_default();
+        if other_pods.is_empty() {
+            return report;
+        }
+        let provenance = Some(Provenance { other_pods, ..report.provenance.unwrap_or_default() });
+        Report { provenance, ..report }
     }
 
     /// Proves that the job's checkpoints can be written, before the first launch of the attempt that measures or
@@ -305,8 +321,9 @@ impl Coordinator {
                     facts.push(Fact::Unable(outcome, format!("agent {replica}: {message}")));
                     ending.all(self, false);
                 }
-                News::Of(replica, Up::Ended { launch, progress: said }) if launch == plan.launch => {
+                News::Of(replica, Up::Ended { launch, progress: said, machine }) if launch == plan.launch => {
                     running.remove(&replica);
+                    self.machines.extend(machine.map(|machine| (replica, *machine)));
                     progress = progress.or(said);
                 }
                 News::Lost(replica, message) => {

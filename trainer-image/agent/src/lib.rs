@@ -26,7 +26,7 @@
 //! ```text
 //! agent.lock                 held by the agent that runs the attempt
 //! attempt.json               its plan
-//! provenance.json            what it is measured with: machine, versions, source; of agent 0
+//! provenance.json            what it is measured with: machine, versions, source; of other agents than 0, the machine
 //! <launch>/plan.json         the launch's plan, read by the ranks
 //! <launch>/progress.json     progress of rank 0 while it runs
 //! <launch>/metrics.prom      metrics of rank 0, for Prometheus

@@ -5,6 +5,7 @@ use crate::node::{AttemptEnd, Stop};
 use crate::script::Resume;
 use pawl_contract::exit::Outcome;
 use pawl_contract::progress::Progress;
+use pawl_contract::provenance::Provenance;
 use pawl_contract::report::Report;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,14 @@ pub(crate) enum Up {
     Complete { launch: String },
     /// Rank 0 makes no progress.
     Hung { launch: String, message: String },
-    /// No rank of the launch is alive on this node; the last progress of rank 0, if it ran here.
-    Ended { launch: String, progress: Option<Box<Progress>> },
+    /// No rank of the launch is alive on this node; the last progress of rank 0, if it ran here, and what another node
+    /// than that of agent 0 has, as far as that is known by now.
+    Ended {
+        launch: String,
+        progress: Option<Box<Progress>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        machine: Option<Box<Provenance>>,
+    },
     /// This node received a request to stop.
     Stop(Stop),
     /// Heartbeat.

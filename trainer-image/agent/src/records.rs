@@ -16,7 +16,7 @@ use pawl_contract::attempt::AttemptEnd;
 use pawl_contract::env;
 use pawl_contract::happened::Happened;
 use pawl_contract::losses::Curve;
-use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::plan::AttemptPlan;
 use pawl_contract::progress::Progress;
 use pawl_contract::record::{Begun, Ended, Entry, Evaluations, Launched, MAX_CURVE, MAX_STATUS, Text};
 use pawl_contract::report::Report;
@@ -170,12 +170,11 @@ impl Recorder {
         let problem = Arc::new(Mutex::new(None));
         let inquiry = Inquiry::new(plan, node);
         let inquiry_ended = inquiry.ended();
-        let measures = plan.launches.iter().any(|launch| launch.kind != LaunchKind::Preflight);
         let writer = Writer {
             storage: node.checkpoints.clone(),
             begun: Begun::planned(plan, uid, now()),
             events: plan.events.clone(),
-            inquiry: measures.then_some(inquiry),
+            inquiry: plan.measures().then_some(inquiry),
             status: node.status.clone(),
             records: None,
             text: None,

@@ -8,6 +8,7 @@ use gang::{Agent, address, nodes, outcomes, plan};
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop, finished_reports, run};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::AttemptPlan;
+use pawl_contract::pod;
 use pawl_rendezvous::{Client, ClientError, Token};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -56,6 +57,23 @@ async fn a_gang_runs_its_launches_in_step() {
     let port = |node: u32| std::fs::read_to_string(dir.path().join(format!("node-{node}/a/port"))).unwrap();
     let whole = |node| port(node).split(' ').next().unwrap().to_owned();
     assert!(whole(0).starts_with("127.0.0.1:") && whole(0) == whole(1) && whole(1) == whole(2));
+}
+
+#[tokio::test]
+async fn the_report_names_the_nodes_that_differ_from_the_first() {
+    let dir = tempdir().unwrap();
+    // The launch ends once each node knows what it has.
+    let plan = plan(3, 1, &["a"], "until [ -e ../provenance.json ]; do sleep 0.02; done; done_well");
+    let mut nodes = nodes(dir.path(), 3);
+    for (node, image) in nodes.iter_mut().zip(["train:v1", "train:v1", "train:v2"]) {
+        node.env.push((pod::IMAGE.to_owned(), image.to_owned()));
+    }
+    let agents = nodes.into_iter().map(|node| Agent::start(&plan, node)).collect();
+    assert_eq!(outcomes(&agreed(agents).await), [("a", Outcome::Done)]);
+    let reports = finished_reports(&dir.path().join("node-0")).unwrap();
+    let found = &reports[0].provenance.as_ref().unwrap().other_pods;
+    let differing: Vec<_> = found.iter().map(|kind| (&kind.pods[..], kind.provenance.image.as_deref())).collect();
+    assert_eq!(differing, [(&[2][..], Some("train:v2"))]);
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! What a user pastes to keep the result of a job: the settings into a manifest, or the command of a script into a shell.
+//! What a user pastes to keep the result of a job: the settings into a manifest, or the command of a script into a
+//! shell.
 
 use super::evidence::Evidence;
 use crate::shell;
@@ -89,7 +90,9 @@ mod tests {
 
     #[test]
     fn nothing_is_pasted_where_nothing_was_accepted() {
-        let status = |state: &str| json!({"effectiveSettings": {"batchPerGpu": 8}, "phases": [{"name": "graph", "state": state}]});
+        let status = |state: &str| {
+            json!({"effectiveSettings": {"batchPerGpu": 8}, "phases": [{"name": "graph", "state": state}]})
+        };
         assert_eq!(of(status("RolledBack"), None).unwrap(), "<p>Nothing: no change was accepted.</p>");
         assert!(of(status("Measuring"), None).unwrap().contains("so far"));
         let job = serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}}}));

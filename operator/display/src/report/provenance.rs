@@ -1,7 +1,7 @@
 //! What was measured with: machine, versions and source.
 
 use super::evidence::Evidence;
-use crate::provenance::{data, facts, parts, warning};
+use crate::provenance::{data, facts, mixed, parts, warning};
 use maud::{Markup, html};
 
 /// A table of what is known, and a warning where attempts that measured differ; `None` when nothing is known.
@@ -11,6 +11,14 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
         @if let Some(warning) = warning(&evidence.measured_with) { p.notice { (warning) } }
         @if let Some(parts) = parts(&evidence.measured_with, evidence.status.training.as_ref()) {
             p.notice { "The model was trained in " (parts) "." }
+        }
+        @if let Some(mixed) = mixed(&evidence.measured_with) { p.notice { (mixed) } }
+        @let pods = evidence.job.spec.trainer.replicas;
+        @if pods > 1 {
+            p.muted {
+                "This is pod 0 of " (pods) ". Others are named where they are known to differ in GPU, CPU, driver or "
+                "image."
+            }
         }
         table {
             tbody {

@@ -5,6 +5,7 @@ use crate::messages::{Down, Up};
 use crate::node::{Event, Stop};
 use crate::orphans;
 use crate::processes::restarts_of;
+use crate::provenance::provenance;
 use crate::ranks::{DEATH, Ranks};
 use crate::script::{Resume, Verdict};
 use crate::survivors;
@@ -95,7 +96,9 @@ impl Member<'_> {
             let (progress, stopping) = (watch.progress.as_ref(), *told > Stop::No);
             return Ok(Some(verdict(&Evidence { plan: &plan, facts: &facts, stopping, progress, wall_seconds })));
         }
-        self.link.say(Up::Ended { launch: launch.to_owned(), progress: watch.progress.map(Box::new) });
+        let machine = if self.shared.replica == 0 { None } else { provenance(&self.shared.work_dir) };
+        let progress = watch.progress.map(Box::new);
+        self.link.say(Up::Ended { launch: launch.to_owned(), progress, machine: machine.map(Box::new) });
         Ok(None)
     }
 

@@ -30,8 +30,8 @@ const MAX_FILE: u64 = 64 << 10;
 /// How long a program that is asked may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The provenance of the attempt in this directory, as its agent has collected it; `None` for one of an earlier
-/// version, and for one that has not begun.
+/// The provenance of the attempt in this directory, as its agent has collected it (of another pod than the first, its
+/// machine alone); `None` for one of an earlier version, and for one that has not begun.
 pub fn provenance(work_dir: &Path) -> Option<Provenance> {
     let content = files::read_bounded(&work_dir.join(FILE), MAX_FILE).ok()?;
     serde_json::from_slice(&content).ok()
@@ -74,12 +74,12 @@ impl Inquiry {
     /// Finds it out, and keeps it in the attempt's directory. Blocks for [`PATIENCE`] at most, other than on files.
     /// `None` when it was ended: an earlier life of the attempt may have found out more.
     pub(crate) fn answer(&self) -> Option<Provenance> {
-        let (gpu, libraries, source) = thread::scope(|scope| {
-            let gpu = scope.spawn(|| self.gpu());
+        let (machine, libraries, source) = thread::scope(|scope| {
+            let machine = scope.spawn(|| self.machine());
             let source = scope.spawn(|| self.source());
             let libraries = python::libraries(&self.command, self);
             // A thread that panics has found nothing.
-            (gpu.join().unwrap_or_default(), libraries, source.join().unwrap_or_default())
+            (machine.join().unwrap_or_default(), libraries, source.join().unwrap_or_default())
         });
         if self.ended.load(Ordering::Relaxed) {
             return None;
@@ -87,24 +87,39 @@ impl Inquiry {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let features = self.features.iter().map(|name| (*name).to_owned()).collect();
         let found = Provenance {
-            gpu: gpu.gpu,
-            cpu: Some(cpu::cpu()),
-            driver: gpu.driver,
-            cuda: None,
-            data: None,
             libraries,
             source,
-            image: std::env::var(pod::IMAGE).ok(),
             pawl: Some(Build { version, features }),
             // Its placeholders are kept: the values of variables may be secret, as those of some options are.
             command: Some(redacted(&self.command)),
+            ..machine
         }
         .bounded();
-        let written = serde_json::to_vec(&found).map_err(Into::into);
+        self.keep(&found);
+        Some(found)
+    }
+
+    /// Finds out what this node of several has, and keeps it in the attempt's directory. Blocks as [`Self::answer`]
+    /// does.
+    pub(crate) fn keep_machine(&self) {
+        let machine = self.machine().bounded();
+        if !self.ended.load(Ordering::Relaxed) {
+            self.keep(&machine);
+        }
+    }
+
+    fn keep(&self, found: &Provenance) {
+        let written = serde_json::to_vec(found).map_err(Into::into);
         if let Err(error) = written.and_then(|text| files::write(&self.work_dir.join(FILE), &text)) {
             tracing::debug!(%error, "what the attempt is measured with is not kept in its directory");
         }
-        Some(found)
+    }
+
+    /// What the nodes of an attempt may differ in.
+    fn machine(&self) -> Provenance {
+        let gpu::Found { gpu, driver } = self.gpu();
+        let image = self.variable(pod::IMAGE);
+        Provenance { gpu, cpu: Some(cpu::cpu()), driver, image, ..Provenance::default() }
     }
 
     fn gpu(&self) -> gpu::Found {
