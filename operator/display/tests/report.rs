@@ -238,6 +238,7 @@ fn the_page_shows_everything_and_needs_nothing() {
         "2 × H200 (job-3)",
         "Attempts that measured differ in GPU.",
         "The model was trained in 2 attempts, which differ in GPU.",
+        "<b>big-batch</b> brought most: 1.40×.",
         "not known",
         "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 39 updates of the weights · 1 skipped update · planned memory: parameters 1.00 MiB",
     ] {
@@ -406,7 +407,12 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 #[test]
 fn disturbed_pairs_are_marked_and_named() {
     let mut whole = evidence("");
-    assert!(!render(&whole).contains("Disturbed"));
+    let page = render(&whole);
+    assert!(!page.contains("Disturbed") && page.contains("Whether other programs disturbed these pairs is not known."));
+    for launch in &mut whole.status.phases[0].launches {
+        launch.measured.disturbance.other_cpu_share = "0.01".parse().ok();
+    }
+    assert!(render(&whole).contains("No pair was disturbed by other programs."));
     let phase = &mut whole.status.phases[0];
     phase.launches[3].measured.disturbance.other_cpu_share = "0.41".parse().ok();
     whole.status.bundle.as_mut().unwrap().speedup.as_mut().unwrap().disturbed = 1;

@@ -8,7 +8,7 @@ use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::details::Details;
 use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::{Measured, Validation};
+use pawl_contract::measured::{Disturbance, Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::record::{Launched, Record};
 use pawl_contract::report::{LaunchResult, LossPoint, Report};
@@ -121,6 +121,8 @@ pub struct Pair {
     pub candidate: f64,
     /// What disturbed one of the launches from outside, and its share, 0 to 1.
     pub disturbed: Option<(DisturbanceKind, f64)>,
+    /// Whether it is known of both launches how much other programs used the CPUs or the GPU.
+    pub observed: bool,
     /// Whether the speed of both launches is that of a steady state; otherwise the pair does not count.
     pub steady: bool,
 }
@@ -212,13 +214,15 @@ pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
     }
     let complete = found.into_iter().filter_map(|(number, [control, candidate])| {
         let (control, candidate) = (control?, candidate?);
-        let observed = |launch: &LaunchStatus| Measured::<f64>::from(&launch.measured).disturbance;
+        let launches = [control, candidate].map(|launch| Measured::<f64>::from(&launch.measured).disturbance);
+        let is_observed = |it: &Disturbance| it.other_cpu_share.is_some() || it.shared_gpu_share.is_some();
         Some(Pair {
             number,
             seed: candidate.seed,
             control: speed(control)?,
             candidate: speed(candidate)?,
-            disturbed: from_outside([&observed(control), &observed(candidate)]),
+            disturbed: from_outside(launches.each_ref()),
+            observed: launches.iter().all(is_observed),
             steady: control.measured.is_steady() && candidate.measured.is_steady(),
         })
     });

@@ -75,7 +75,9 @@ pub(crate) fn displayable(page: Markup) -> String {
 
 fn waterfall(evidence: &Evidence) -> Option<Markup> {
     let figure = waterfall::draw(evidence)?;
+    let most = waterfall::most(&evidence.status.phases);
     Some(html! {
+        @if let Some((name, speedup)) = most { p { b { (name) } " brought most: " (factor(speedup)) "." } }
         (PreEscaped(figure))
         p.legend {
             span.key.good {} "accepted " span.key.ghost {} "not accepted, drawn at the speedup reached before it "

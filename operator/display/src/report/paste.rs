@@ -90,9 +90,8 @@ mod tests {
 
     #[test]
     fn nothing_is_pasted_where_nothing_was_accepted() {
-        let status = |state: &str| {
-            json!({"effectiveSettings": {"batchPerGpu": 8}, "phases": [{"name": "graph", "state": state}]})
-        };
+        let baseline = json!({"batchPerGpu": 8});
+        let status = |state: &str| json!({"effectiveSettings": baseline, "phases": [{"name": "graph", "state": state}]});
         assert_eq!(of(status("RolledBack"), None).unwrap(), "<p>Nothing: no change was accepted.</p>");
         assert!(of(status("Measuring"), None).unwrap().contains("so far"));
         let job = serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}}}));

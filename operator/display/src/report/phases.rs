@@ -10,6 +10,7 @@ use pawl_api::spec::{Numerics, Phase};
 use pawl_api::status::PhaseStatus;
 
 const CHART: f64 = 476.0;
+const SPEED: &str = "Speed of each pair: B, with this phase, over A, settings so far";
 
 /// A card for each phase, in order; nothing without phases.
 pub fn cards(evidence: &Evidence) -> Option<Markup> {
@@ -23,7 +24,7 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
     let pairs = pairs(&phase.launches);
     let threshold = spec.map_or(1.0, Phase::min_speedup);
     let speed = chart::ratios(&pairs, phase.speedup.as_ref(), threshold, CHART).map(PreEscaped);
-    let speed = speed.map(|figure| html! { div { h4 { "Speed of each pair" } (figure) } });
+    let speed = speed.map(|figure| html! { div { h4 { (SPEED) } (figure) } });
     let losses = curves::of_phase(evidence, phase);
     let figures: Vec<Markup> = speed.into_iter().chain(losses.iter().filter_map(Curves::figure)).collect();
     html! {
@@ -42,14 +43,21 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
     }
 }
 
-/// The pairs that were disturbed, those included that were measured again.
+/// The pairs that were disturbed, those included that were measured again, or whether that is known.
 fn disturbed(pairs: &[Pair]) -> Markup {
     let of_pair = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.disturbance()?));
     let all: Vec<String> = pairs.iter().filter_map(of_pair).collect();
-    if all.is_empty() {
-        return Markup::default();
+    if !all.is_empty() {
+        return html! { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } };
     }
-    html! { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } }
+    match (pairs.iter().filter(|pair| pair.observed).count(), pairs.len()) {
+        (_, 0) => Markup::default(),
+        (0, _) => html! { p.muted { "Whether other programs disturbed these pairs is not known." } },
+        (observed, all) if observed == all => html! { p.muted { "No pair was disturbed by other programs." } },
+        (observed, all) => html! {
+            p.muted { "No pair was disturbed by other programs, as far as is known: of " (observed) " of " (all) " pairs." }
+        },
+    }
 }
 
 /// The pairs that the speedup is without, because their speed still changed.

@@ -41,6 +41,15 @@ pub fn product(phases: &[PhaseStatus]) -> f64 {
     accepted.filter_map(|phase| phase.speedup.as_ref()).map(|speedup| speedup.estimate.value()).product()
 }
 
+/// Of several accepted phases, the one with the largest estimate, and this.
+pub fn most(phases: &[PhaseStatus]) -> Option<(&str, f64)> {
+    let accepted = phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
+    let gains = accepted.filter_map(|phase| Some((phase.name.as_str(), phase.speedup.as_ref()?.estimate.value())));
+    let gains: Vec<(&str, f64)> = gains.collect();
+    let most = gains.iter().copied().max_by(|(_, one), (_, other)| one.total_cmp(other));
+    most.filter(|_| gains.len() > 1)
+}
+
 /// Draws the waterfall; `None` when the job has no phases.
 pub fn draw(evidence: &Evidence) -> Option<String> {
     let spec = &evidence.job.spec;
