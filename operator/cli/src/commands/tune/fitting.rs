@@ -49,7 +49,7 @@ pub fn larger(
             break;
         }
         let words = script.tuned.with_batch(search.choice(at), &checkpoints);
-        say(request.arguments, &format!("trying whether it fits: {}\n", super::shell(&words)));
+        say(request.arguments, &format!("trying whether it fits: {}\n", pawl_display::shell::line(&words)));
         clear();
         let began = Instant::now();
         let launched = launched(request, script, &words, limit);
