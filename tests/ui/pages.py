@@ -155,6 +155,8 @@ def pasted(scene: Scene) -> None:
     button.press("Space")
     expect(page.get_by_text("Selected: copy it with")).to_be_visible()
     assert page.evaluate("getSelection().toString()").strip() == settings.strip()
+    mailed = (scene.folder / ".pawl/toy/report.html").read_text()
+    assert '<pre class="paste">spec:' in mailed and "<script" not in mailed
 
 
 def compared(scene: Scene) -> None:

@@ -268,6 +268,7 @@ mod tests {
             gpu: Some(Gpu { name: Some(long()), ..Gpu::default() }),
             cpu: Some(Cpu { name: Some("\t".to_owned()), cores: None }),
             data: Some(Data { from: Some(long()), hashed: Hashed::Content, hash: long() }),
+            other_pods: vec![OtherPods { pods: vec![1; 1_000], count: 1_000, provenance: full() }; 1_000],
             libraries,
             ..full()
         }
@@ -275,7 +276,8 @@ mod tests {
         assert_eq!((found.driver.as_deref(), found.cuda.as_deref(), &found.cpu), (None, Some("13 .0"), &None));
         assert!(found.libraries.len() == MAX_LIBRARIES && found.command.as_ref().unwrap().len() == MAX_COMMAND);
         // Of each kind: its text at most.
-        let most = 3 * MAX_LIBRARIES * (MAX_TEXT + 8) + 10 * (MAX_TEXT + 64) + MAX_COMMAND;
+        let of_others = nodes::MAX_KINDS * 4 * (MAX_TEXT + 64);
+        let most = 3 * MAX_LIBRARIES * (MAX_TEXT + 8) + 10 * (MAX_TEXT + 64) + MAX_COMMAND + of_others;
         assert!(serde_json::to_vec(&found).unwrap().len() < most);
     }
 

@@ -412,7 +412,7 @@ fn disturbed_pairs_are_marked_and_named() {
     for launch in &mut whole.status.phases[0].launches {
         launch.measured.disturbance.other_cpu_share = "0.01".parse().ok();
     }
-    assert!(render(&whole).contains("No pair was disturbed by other programs."));
+    assert!(render(&whole).contains("No pair was seen to be disturbed by other programs."));
     let phase = &mut whole.status.phases[0];
     phase.launches[3].measured.disturbance.other_cpu_share = "0.41".parse().ok();
     whole.status.bundle.as_mut().unwrap().speedup.as_mut().unwrap().disturbed = 1;

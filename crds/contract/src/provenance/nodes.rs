@@ -47,8 +47,9 @@ impl OtherPods {
     /// This within the limits.
     pub(super) fn bounded(mut self) -> Self {
         self.pods.truncate(MAX_PODS);
-        self.provenance.other_pods.clear();
-        Self { provenance: self.provenance.bounded(), ..self }
+        let Provenance { gpu, cpu, driver, image, .. } = self.provenance;
+        let provenance = Provenance { gpu, cpu, driver, image, ..Provenance::default() };
+        Self { provenance: provenance.bounded(), ..self }
     }
 }
 

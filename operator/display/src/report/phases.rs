@@ -50,14 +50,15 @@ fn disturbed(pairs: &[Pair]) -> Markup {
     if !all.is_empty() {
         return html! { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } };
     }
-    match (pairs.iter().filter(|pair| pair.observed).count(), pairs.len()) {
-        (_, 0) => Markup::default(),
-        (0, _) => html! { p.muted { "Whether other programs disturbed these pairs is not known." } },
-        (observed, all) if observed == all => html! { p.muted { "No pair was disturbed by other programs." } },
-        (observed, all) => html! {
-            p.muted { "No pair was disturbed by other programs, as far as is known: of " (observed) " of " (all) " pairs." }
-        },
-    }
+    let text = match (pairs.iter().filter(|pair| pair.observed).count(), pairs.len()) {
+        (_, 0) => return Markup::default(),
+        (0, _) => "Whether other programs disturbed these pairs is not known.".to_owned(),
+        (observed, all) if observed == all => "No pair was seen to be disturbed by other programs.".to_owned(),
+        (observed, all) => {
+            format!("Of the {observed} of {all} pairs of which it is known, none was disturbed by other programs.")
+        }
+    };
+    html! { p.muted { (text) } }
 }
 
 /// The pairs that the speedup is without, because their speed still changed.
