@@ -19,7 +19,7 @@ FILES = [
     ("report.json: the report of a rank", "report"),
     ("Measurements, a part of the report", "measured"),
     ("Details, a part of the report", "details"),
-    ("Provenance, a part of the report", "provenance", "provenance/data"),
+    ("Provenance, a part of the report", "provenance", "provenance/data", "provenance/nodes"),
     ("Checkpoints", "checkpoint"),
     ("progress.json: the progress of a running launch", "progress"),
 ]
