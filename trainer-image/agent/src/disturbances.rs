@@ -66,8 +66,8 @@ pub(crate) struct Disturbances {
     part: Part,
     since: Instant,
     before: Counts,
-    /// When earlier parts began, and what was counted then.
-    earlier: Vec<(Instant, Counts)>,
+    /// When the warm-up of a window began, and what was counted then.
+    warmup: Option<(Instant, Counts)>,
     /// When the part was over, and what was counted then.
     over: Option<(Instant, Counts)>,
 }
@@ -81,7 +81,7 @@ impl Disturbances {
 
     fn start_with(sources: Sources) -> Self {
         let (since, before) = (Instant::now(), sources.counts());
-        Self { part: Part::Whole, since, before, earlier: Vec::new(), over: None, sources }
+        Self { part: Part::Whole, since, before, warmup: None, over: None, sources }
     }
 
     /// Counts anew once the launch has begun to train, and once its warm-up is over: what disturbs the beginning of a
@@ -97,7 +97,7 @@ impl Disturbances {
         };
         let is_new = part > self.part;
         if is_new {
-            self.earlier.push((self.since, self.before));
+            self.warmup = Some((self.since, self.before)).filter(|_| self.part == Part::Training);
             (self.part, self.since, self.before) = (part, Instant::now(), self.sources.counts());
         }
         is_new
@@ -109,15 +109,15 @@ impl Disturbances {
     }
 
     /// Fills in the shares of the time so far that the trainer does not report itself. Those of the CPU time are of the
-    /// window, or else of the shortest time with it, from the beginning of an earlier part, that is long enough to be
-    /// counted.
+    /// window, or of the window and its warm-up where it alone is too short.
     pub(crate) fn add_to(&self, disturbance: &mut Disturbance) {
         let (end, after) = self.over.unwrap_or_else(|| (Instant::now(), self.sources.counts()));
-        let from = |since, before: &Counts| before.shares(&after, end.saturating_duration_since(since));
+        let from = |since: Instant, before: &Counts| before.shares(&after, end.saturating_duration_since(since));
         let found = from(self.since, &self.before);
-        let longer = self.earlier.iter().rev().map(|(since, before)| from(*since, before));
-        let cpus = std::iter::once(found.clone()).chain(longer).find(|found| found.other_cpu_share.is_some());
-        let cpus = cpus.unwrap_or_default();
+        let cpus = match self.warmup {
+            Some((since, before)) if found.other_cpu_share.is_none() => from(since, &before),
+            _ => found.clone(),
+        };
         disturbance.cpu_pressure = disturbance.cpu_pressure.or(found.cpu_pressure);
         disturbance.memory_pressure = disturbance.memory_pressure.or(found.memory_pressure);
         disturbance.io_pressure = disturbance.io_pressure.or(found.io_pressure);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_too_short_has_the_cpu_time_of_others_from_before_it() {
+    fn a_window_that_is_too_short_has_the_cpu_time_of_others_with_its_warmup() {
         let at = |programs, all, own| {
             let machine = MachineTicks { busy: programs, programs, all };
             Counts { time: Some(CpuTime { machine, own }), ..Counts::default() }
@@ -311,7 +311,7 @@ mod tests {
         let watched = Disturbances {
             since: start + 3 * SECOND,
             before: at(550, 600, 300),
-            earlier: vec![(start, at(0, 0, 0)), (start + 2 * SECOND, at(300, 400, 200))],
+            warmup: Some((start + 2 * SECOND, at(300, 400, 200))),
             over: Some((start + 3 * SECOND + LEAST / 2, at(600, 700, 350))),
             ..Disturbances::start_with(sources)
         };
@@ -320,10 +320,10 @@ mod tests {
             watched.add_to(&mut found);
             (found.other_cpu_share, found.idle_cpu_share)
         };
-        assert_eq!(shares(&watched), (Some(0.5), Some(0.0)), "from the beginning of the training");
+        assert_eq!(shares(&watched), (Some(0.5), Some(0.0)), "of the window and its warm-up");
         let long = Disturbances { over: Some((start + 4 * SECOND, at(600, 700, 350))), ..watched.clone() };
         assert_eq!(shares(&long), (Some(0.0), Some(0.5)), "of the window alone");
-        let short = Disturbances { earlier: Vec::new(), ..watched };
+        let short = Disturbances { warmup: None, ..watched };
         assert_eq!(shares(&short), (None, None));
     }
 
