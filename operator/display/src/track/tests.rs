@@ -72,7 +72,7 @@ fn a_job_is_a_run_with_one_below_it_for_each_verdict_and_the_training() {
 fn a_phase_that_was_not_measured_has_a_run_only_when_the_job_has_ended() {
     let mut evidence = evidence();
     let phase = &mut evidence.status.phases[1];
-    (phase.state, phase.reason) = (pawl_api::status::PhaseState::RolledBack, "NoEffect".to_owned());
+    (phase.state, phase.reason) = (PhaseState::RolledBack, "NoEffect".to_owned());
     let named = |evidence: &Evidence| runs(evidence).children.iter().any(|run| run.name == "later");
     assert!(!named(&evidence), "it is judged again once another phase is accepted");
     evidence.status.stage = Stage::Complete;
