@@ -6,10 +6,8 @@ use pawl_api::Problem;
 use pawl_api::duration::{NotASpan, Span};
 use pawl_api::quantity::{Bytes, NotBytes};
 use pawl_contract::decimal::{Decimal, NotADecimal};
+use pawl_contract::problem::nearest;
 use serde_json::Value;
-
-/// Minimum similarity (1 is equal) of two names for one to be suggested for the other.
-const ALIKE: f64 = 0.7;
 
 /// Numbers from here on are no integers of 64 bits.
 const WHOLE: f64 = 9.2e18;
@@ -248,13 +246,5 @@ pub(crate) fn suggestion<'a>(wrong: &str, names: impl Iterator<Item = &'a str> +
     if let Some((_, meant)) = MEANT.iter().find(|(from, to)| *from == wrong && names.clone().any(|n| n == *to)) {
         return format!("did you mean {meant}?");
     }
-    let plain = |name: &str| name.to_lowercase().replace(['_', '-'], "");
-    let scored = names.map(|name| (strsim::damerau_levenshtein(&plain(wrong), &plain(name)), name));
-    let best = scored.min_by_key(|(distance, _)| *distance);
-    match best {
-        Some((distance, name)) if 1.0 - distance as f64 / wrong.len().max(name.len()).max(1) as f64 >= ALIKE => {
-            format!("did you mean {name}?")
-        }
-        _ => otherwise.to_owned(),
-    }
+    nearest(wrong, names).map_or_else(|| otherwise.to_owned(), |meant| format!("did you mean {meant}?"))
 }

@@ -67,7 +67,18 @@ impl std::error::Error for ManifestErrors {}
 /// # Errors
 /// [`ManifestErrors`] when the file cannot be read, is larger than 1 MiB or not UTF-8, and as [`parse`].
 pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
-    parse(&text_of(path)?, &path.display().to_string())
+    load_with(path, no_rules)
+}
+
+/// As [`load`], with further rules as in [`parse_with`].
+///
+/// # Errors
+/// As [`load`] and [`parse_with`].
+pub fn load_with(
+    path: &Path,
+    rules: impl FnOnce(&TrainingJob) -> Vec<Problem>,
+) -> Result<TrainingJob, ManifestErrors> {
+    parse_with(&text_of(path)?, &path.display().to_string(), rules)
 }
 
 /// The text of the manifest at `path`.
@@ -101,8 +112,20 @@ pub fn text_of(path: &Path) -> Result<String, ManifestErrors> {
 /// [`ManifestErrors`] with every syntax error, schema violation, or violated rule of [`pawl_api::validate()`] (those of
 /// the first of these steps that fails), each with its location, field and remedy.
 pub fn parse(text: &str, source: &str) -> Result<TrainingJob, ManifestErrors> {
+    parse_with(text, source, no_rules)
+}
+
+/// As [`parse`], with further rules: `rules` returns the problems of a job that is valid otherwise.
+///
+/// # Errors
+/// As [`parse`], and the problems that `rules` has found, each with its location.
+pub fn parse_with(
+    text: &str,
+    source: &str,
+    rules: impl FnOnce(&TrainingJob) -> Vec<Problem>,
+) -> Result<TrainingJob, ManifestErrors> {
     let tree = tree::read(text).map_err(|e| ManifestErrors { source: source.to_owned(), errors: vec![e] })?;
-    job_of(tree, source)
+    job_of(tree, source, rules)
 }
 
 /// The TrainingJobs of a manifest of several documents, and what its other documents are, such as `Namespace team`.
@@ -130,7 +153,7 @@ pub fn parse_all(text: &str, source: &str) -> Result<Documents, ManifestErrors> 
         if trees.iter().any(is_job) { trees.extract_if(.., |tree| !is_job(tree)).collect() } else { Vec::new() };
     let (mut jobs, mut errors) = (Vec::new(), Vec::new());
     for tree in trees {
-        match job_of(tree, source) {
+        match job_of(tree, source, no_rules) {
             Ok(job) => jobs.push(job),
             Err(found) => errors.extend(found.errors),
         }
@@ -143,7 +166,15 @@ pub fn parse_all(text: &str, source: &str) -> Result<Documents, ManifestErrors> 
     Ok(Documents { jobs, others: others.iter().map(named).collect() })
 }
 
-fn job_of(mut tree: Tree, source: &str) -> Result<TrainingJob, ManifestErrors> {
+const fn no_rules(_: &TrainingJob) -> Vec<Problem> {
+    Vec::new()
+}
+
+fn job_of(
+    mut tree: Tree,
+    source: &str,
+    rules: impl FnOnce(&TrainingJob) -> Vec<Problem>,
+) -> Result<TrainingJob, ManifestErrors> {
     tree.remove("status");
     let problems = check::check(&tree, &SCHEMA);
     if !problems.is_empty() {
@@ -154,10 +185,11 @@ fn job_of(mut tree: Tree, source: &str) -> Result<TrainingJob, ManifestErrors> {
         let problem = Problem::new(field, "", error.inner().to_string(), "");
         ManifestErrors::locate(source, &tree, vec![problem])
     })?;
-    match validate(&job) {
-        problems if problems.is_empty() => Ok(job),
-        problems => Err(ManifestErrors::locate(source, &tree, problems)),
+    let mut problems = validate(&job);
+    if problems.is_empty() {
+        problems = rules(&job);
     }
+    if problems.is_empty() { Ok(job) } else { Err(ManifestErrors::locate(source, &tree, problems)) }
 }
 
 impl ManifestErrors {

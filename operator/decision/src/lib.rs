@@ -119,7 +119,7 @@ pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};
 pub use launch::gang;
 pub use plan::plan;
-pub use preview::preview;
+pub use preview::{checks, preview};
 pub use refuse::retry;
 pub use replay::{Replay, replay};
 pub use search::{Repetitions, Searching, StageAmount, searching};

@@ -2,11 +2,13 @@
 
 use crate::draft::Draft;
 use crate::launch::{EvidenceTarget, Work};
+use crate::problems;
 use crate::train::policy;
 use jiff::Timestamp;
 use pawl_api::status::{Arm, Purpose};
 use pawl_api::{TrainingJob, TrainingJobStatus};
-use pawl_contract::plan::{AttemptPlan, LaunchKind};
+use pawl_contract::plan::{AttemptPlan, Budget, LaunchKind, LaunchPlan};
+use pawl_contract::settings::Settings;
 
 /// A measuring launch of the baseline and of each phase, as if all earlier phases were accepted, and the training with
 /// all of them. Their titles are `baseline`, the names of the phases, and `training`.
@@ -42,4 +44,39 @@ pub fn preview(job: &TrainingJob) -> AttemptPlan {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let work = Work { purpose: Purpose::Train, phase: None, task: String::new(), launches, stop_on_failure: false };
     draft.attempt_plan(&format!("{name}-1"), &work)
+}
+
+/// The launches that the preflight of a job consists of, each with the path of what is new in it: `spec` for the
+/// baseline, then phases and their fallbacks, such as `spec.phases[1]` and `spec.phases[1].fallbacks[0]`.
+///
+/// ```
+/// let job: pawl_api::TrainingJob = serde_json::from_value(serde_json::json!({
+///     "metadata": {"name": "toy"},
+///     "spec": {"workload": {"name": "ups"}, "phases": [{"name": "batch", "settings": {"batchPerGpu": 16},
+///         "fallbacks": [{"when": ["OutOfMemory"], "settings": {"batchPerGpu": 12}}]}]},
+/// }))?;
+/// let checks = pawl_decision::checks(&job);
+/// assert_eq!(
+///     checks.iter().map(|(at, _)| at.as_str()).collect::<Vec<_>>(),
+///     ["spec", "spec.phases[0]", "spec.phases[0].fallbacks[0]"]
+/// );
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn checks(job: &TrainingJob) -> Vec<(String, LaunchPlan)> {
+    let status = TrainingJobStatus::default();
+    let draft = Draft::new(job, Vec::new(), &status, Timestamp::UNIX_EPOCH);
+    let seed = job.spec.seeds.first().copied().unwrap_or_default();
+    let place = |phase: Option<String>, fallback: u32| {
+        let index = phase.and_then(|name| job.spec.phases.iter().position(|phase| phase.name == name));
+        match (index, fallback.checked_sub(1)) {
+            (None, _) => "spec".to_owned(),
+            (Some(phase), None) => format!("spec.phases[{phase}]"),
+            (Some(phase), Some(fallback)) => format!("spec.phases[{phase}].fallbacks[{fallback}]"),
+        }
+    };
+    let check = |(phase, fallback, settings): (_, _, Settings)| {
+        let launch = draft.planned("check", LaunchKind::Preflight, &settings, seed, Budget::default());
+        (place(phase, fallback), launch)
+    };
+    problems::settings(&job.spec).into_iter().map(check).collect()
 }

@@ -33,7 +33,7 @@ impl Problem {
 }
 
 /// All settings that a job may run: those of the baseline, and of each phase with each of its fallbacks.
-fn settings(spec: &TrainingJobSpec) -> Vec<(Option<String>, u32, Settings)> {
+pub(crate) fn settings(spec: &TrainingJobSpec) -> Vec<(Option<String>, u32, Settings)> {
     let mut all = vec![(None, 0, spec.settings.clone())];
     for (index, phase) in spec.phases.iter().enumerate().filter(|(_, phase)| phase.pin != Some(Pin::RolledBack)) {
         let fallbacks = 0..=phase.fallbacks.len() as u32;

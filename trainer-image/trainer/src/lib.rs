@@ -10,6 +10,7 @@ compile_error!(
 );
 
 mod available;
+mod check;
 pub mod device;
 pub mod dump;
 pub mod executors;
@@ -31,6 +32,7 @@ mod workload;
 
 use std::process::ExitCode;
 
+pub use check::{Refusal, RefusalKind, check};
 pub use dump::{View, plan, plan_file};
 pub use pawl_launch::{
     budget, checkpoint, collective, ending, epochs, launch, losses, metrics, progress, saving, signals, throughput,

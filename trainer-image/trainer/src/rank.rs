@@ -15,7 +15,7 @@ use crate::saving::{self, Saver};
 use crate::session::{Lineup, Session};
 use crate::signals::StopRequest;
 use crate::throughput::Throughput;
-use crate::workload::ending;
+use crate::workload::{Refused, ending};
 use crate::{model_flops, recipe, report, train};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
@@ -55,12 +55,12 @@ pub(crate) struct Prepared {
     pub lineup: Lineup,
 }
 
-/// Validates a plan against trainer and workload, and builds its programs; accesses no file and no data.
-pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u32) -> Result<Prepared, Ending> {
+/// Validates a plan against trainer and workload, and builds its programs; accesses no data.
+pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u32) -> Result<Prepared, Refused> {
     let name = plan.workload.name.as_deref().ok_or_else(|| {
         Ending::InvalidPlan("workload.name: missing: this trainer only runs built-in workloads".to_owned())
     })?;
-    let workload = pawl_workloads::workload(name).map_err(ending)?;
+    let workload = pawl_workloads::workload(name)?;
     recipe::check(&plan.settings, place, name, workload.settings())?;
     let request = Request {
         config: plan.workload.config.clone(),
@@ -69,7 +69,7 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
         rank,
         world: world_size,
     };
-    let job = workload.prepare(&request).map_err(ending)?;
+    let job = workload.prepare(&request)?;
     let recipe = recipe::recipe(&plan.settings, job.as_ref(), (rank, world_size))?;
     let lineup = Lineup::new(&recipe, job.programs())?;
     recipe::check_scopes(&plan.settings, &lineup.programs)?;

@@ -9,6 +9,7 @@ pub mod forex;
 pub mod layered;
 pub mod loader;
 pub mod model_file;
+mod names;
 mod optimization;
 mod placement;
 pub mod random;
@@ -22,6 +23,8 @@ pub mod store;
 pub mod ups;
 pub mod vision_bdh;
 mod workload;
+
+use pawl_contract::problem::choose;
 
 pub use loader::Loader;
 pub use schedule::{DecayStart, RateDecay, RatePosition, RateSchedule, Warmup};
@@ -40,6 +43,6 @@ pub fn registry() -> &'static [&'static dyn Workload] {
 pub fn workload(name: &str) -> Result<&'static dyn Workload, WorkloadError> {
     registry().iter().copied().find(|workload| workload.name() == name).ok_or_else(|| {
         let known: Vec<_> = registry().iter().map(|workload| workload.name()).collect();
-        WorkloadError::UnknownWorkload { name: name.to_owned(), known: known.join(", ") }
+        WorkloadError::UnknownWorkload { name: name.to_owned(), remedy: choose(name, &known) }
     })
 }

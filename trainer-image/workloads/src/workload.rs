@@ -35,13 +35,23 @@ pub enum WorkloadError {
         /// The problem and the remedy.
         problem: String,
     },
+    /// A file that the configuration names cannot be read here. Where the ranks run it may be another matter.
+    #[error("workload.config.{field}: {value} {problem}")]
+    File {
+        /// Path of the field, such as `data.tokenizer`.
+        field: String,
+        /// The file.
+        value: String,
+        /// The problem and the remedy.
+        problem: String,
+    },
     /// No workload has this name.
-    #[error("workload.name: {name} is not a workload: choose one of {known}")]
+    #[error("workload.name: {name} is not a workload: {remedy}")]
     UnknownWorkload {
         /// The requested name.
         name: String,
-        /// The known names.
-        known: String,
+        /// The known names, and the one that was probably meant.
+        remedy: String,
     },
     /// A typed setting.
     #[error("settings.{field}: {value} {problem}")]
@@ -90,6 +100,11 @@ impl WorkloadError {
         Self::Config { field: field.to_owned(), value, problem: problem.to_owned() }
     }
 
+    /// The file at `path`, which the configuration's `field` names, cannot be read.
+    pub fn file(field: &str, path: &Path, problem: impl Into<String>) -> Self {
+        Self::File { field: field.to_owned(), value: path.display().to_string(), problem: problem.into() }
+    }
+
     /// A problem with the setting `field`.
     pub fn setting(field: &str, value: impl std::fmt::Display, problem: impl Into<String>) -> Self {
         Self::Setting { field: field.to_owned(), value: value.to_string(), problem: problem.into() }
@@ -128,10 +143,11 @@ pub trait Workload: Send + Sync {
     /// rejects a setting that only other workloads list.
     fn settings(&self) -> &'static [&'static str];
 
-    /// Validates `request`; generates no data and accesses no file.
+    /// Validates `request`; generates no data, and reads no file but those that describe a model, such as the headers
+    /// of its weights.
     ///
     /// # Errors
-    /// Names the field, the value and the remedy.
+    /// Names the field, the value and the remedy; [`WorkloadError::File`] comes after all errors that need no file.
     fn prepare(&self, request: &Request) -> Result<Box<dyn Job>, WorkloadError>;
 }
 
@@ -148,6 +164,9 @@ pub trait Job: Send + Sync {
 
     /// Items of one epoch of the whole gang.
     fn items_per_epoch(&self) -> u64;
+
+    /// Names of the metrics that its evaluations report: those of [`Data::metrics`].
+    fn metrics(&self) -> Vec<String>;
 
     /// Index of the program in [`Programs::train`] that the micro-step at `at` runs: cheap, and equal on every rank.
     fn variant(&self, _at: At) -> usize {
@@ -166,7 +185,7 @@ pub trait Job: Send + Sync {
     /// Fails where the files of [`Self::source`] cannot be read, so that a preflight finds it.
     ///
     /// # Errors
-    /// [`WorkloadError::Config`], naming the path.
+    /// [`WorkloadError::File`].
     fn require_source(&self) -> Result<(), WorkloadError> {
         let Source::Files(path) = self.source() else { return Ok(()) };
         std::fs::metadata(&path).map(drop).map_err(|error| {
@@ -174,7 +193,7 @@ pub trait Job: Send + Sync {
                 "cannot be read: {error}: correct the path, or mount its volume by \
                  trainer.podTemplate.volumes and volumeMounts"
             );
-            WorkloadError::config("data.directory", &Value::String(path.display().to_string()), &problem)
+            WorkloadError::file("data.directory", &path, problem)
         })
     }
 
@@ -346,7 +365,7 @@ pub trait Data: Send + Sync {
     /// batches (and ranks).
     fn add(&self, index: usize, outputs: &[Array], sums: &mut [f64]);
 
-    /// The metrics, which always include `loss`.
+    /// The metrics, which always include `loss`, under the names that [`Job::metrics`] lists.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64>;
 
     /// The same data with the test split in place of the validation split; `None` where there is no test split. At the

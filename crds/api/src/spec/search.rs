@@ -157,6 +157,18 @@ pub struct Objective {
     pub goal: Goal,
 }
 
+impl Objective {
+    /// The objective that is the throughput of a launch.
+    pub const ITEMS_PER_SECOND: &str = "itemsPerSecond";
+    /// The objective that is its peak memory, bytes.
+    pub const PEAK_MEMORY: &str = "peakMemoryBytes";
+
+    /// Whether it is a measurement of a whole launch, and no metric of an evaluation.
+    pub fn is_of_launch(&self) -> bool {
+        [Self::ITEMS_PER_SECOND, Self::PEAK_MEMORY].contains(&self.metric.as_str())
+    }
+}
+
 /// Direction in which an objective is optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Goal {

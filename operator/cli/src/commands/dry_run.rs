@@ -10,8 +10,8 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 /// Prints the command line and the environment of each launch as a shell would read them, and as comments what
-/// judging and a search take and the warnings of `pawl validate`.
-pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
+/// judging and a search take, the warnings of `pawl validate`, and `notes`.
+pub fn print(job: &TrainingJob, options: &Options, notes: &[String]) -> ExitCode {
     let launches = match pawl_local::preview(job, options) {
         Ok(launches) => launches,
         Err(error) => return exit::with_error(exit::of_error(&error), &error),
@@ -42,7 +42,7 @@ pub fn print(job: &TrainingJob, options: &Options) -> ExitCode {
         let _ = writeln!(text, "# Each rank also has {} and PAWL_*.", of_ranks.join(", "));
     }
     let (judging, searching) = (pawl_decision::judging(job).lines(), pawl_decision::searching(job).lines());
-    for line in judging.into_iter().chain(searching).chain(validate::warnings(job)) {
+    for line in judging.into_iter().chain(searching).chain(validate::warnings(job)).chain(notes.iter().cloned()) {
         let _ = writeln!(text, "# {line}");
     }
     let printed = super::print(&text);

@@ -1,6 +1,7 @@
 //! One file per subcommand.
 
 mod agent;
+mod built_in;
 mod dry_run;
 mod export;
 mod init;

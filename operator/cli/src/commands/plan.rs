@@ -1,5 +1,6 @@
 //! `pawl plan`.
 
+use super::built_in::place;
 use super::{print, source};
 use crate::args::{Dump, PlanArgs};
 use crate::exit;
@@ -7,7 +8,6 @@ use pawl_api::TrainingJob;
 use pawl_contract::CONTRACT_VERSION;
 use pawl_contract::plan::{Budget, LaunchKind, LaunchPlan, WorkloadPlan};
 use pawl_trainer::View;
-use pawl_trainer::device::Place;
 use std::process::ExitCode;
 
 /// Prints the programs of a measuring launch of the job.
@@ -25,8 +25,7 @@ pub fn plan(arguments: &PlanArgs) -> ExitCode {
         Dump::Kernels => View::Kernels,
         Dump::Memory => View::Memory,
     };
-    let place = if job.spec.trainer.gpus_per_replica == 0 { Place::Cpu } else { Place::AbsentGpu };
-    match pawl_trainer::plan(&launch, job.spec.trainer.world_size(), place, view) {
+    match pawl_trainer::plan(&launch, job.spec.trainer.world_size(), place(&job), view) {
         Ok(text) => print(&(text + "\n")),
         Err(ending) => exit::with_error(exit::INPUT, &ending),
     }

@@ -1,6 +1,6 @@
 //! `pawl run`.
 
-use super::{document, print, source, status};
+use super::{built_in, document, print, source, status};
 use crate::args::{Output, RunArgs};
 use crate::exit;
 use pawl_local::display::Style;
@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 /// Runs a job until it completes, fails or is stopped.
 pub fn run(arguments: &RunArgs) -> ExitCode {
-    let job = match source::load(&arguments.file) {
+    let mut notes = Vec::new();
+    let job = match source::load_with(&arguments.file, |job| built_in::check(job).errors(&mut notes)) {
         Ok(job) => job,
         Err(error) => return source::reject(&error),
     };
@@ -28,7 +29,7 @@ pub fn run(arguments: &RunArgs) -> ExitCode {
         limit: None,
     };
     if arguments.dry_run {
-        return super::dry_run::print(&job, &options);
+        return super::dry_run::print(&job, &options, &notes);
     }
     if let Err(error) = pawl_agent::adopt_orphans() {
         return exit::with_error(exit::FAILED, &error);

@@ -2,7 +2,7 @@
 
 use crate::args::StateArgs;
 use crate::exit;
-use pawl_api::TrainingJob;
+use pawl_api::{Problem, TrainingJob};
 use pawl_local::state::document::Document;
 use pawl_local::state::{DEFAULT_ROOT, StateDir, StateError, records};
 #[cfg(feature = "cluster")]
@@ -25,12 +25,20 @@ pub enum SourceError {
 
 /// Reads the manifest in `file`; `-` is standard input.
 pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
+    load_with(file, |_| Vec::new())
+}
+
+/// As [`load`], with further rules: `rules` returns the problems of a job that is valid otherwise.
+pub fn load_with(
+    file: &Path,
+    rules: impl FnOnce(&TrainingJob) -> Vec<Problem>,
+) -> Result<TrainingJob, SourceError> {
     if file != Path::new("-") {
-        return Ok(pawl_manifest::load(file)?);
+        return Ok(pawl_manifest::load_with(file, rules)?);
     }
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
-    Ok(pawl_manifest::parse(&text, "<stdin>")?)
+    Ok(pawl_manifest::parse_with(&text, "<stdin>", rules)?)
 }
 
 /// Reads all TrainingJobs in `file`, which may have several documents; `-` is standard input.

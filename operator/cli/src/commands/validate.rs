@@ -1,23 +1,29 @@
 //! `pawl validate`.
 
-use super::{print, source};
+use super::{built_in, print, source};
 use crate::exit;
 use pawl_api::{Policy, TrainingJob};
 use pawl_contract::report::printable;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Validates every file, and prints all errors of all files, warnings, which references need the policy of a cluster's
-/// operator, and what judging and a search take in total.
+/// Validates every file, and prints all errors of all files, also those that the built-in trainer would find, warnings,
+/// which references need the policy of a cluster's operator, and what judging and a search take in total.
 pub fn validate(files: &[PathBuf]) -> ExitCode {
     let mut valid = true;
     for file in files {
-        match source::load(file) {
+        let mut found = Vec::new();
+        let trainer = |job: &TrainingJob| {
+            let all = built_in::check(job);
+            let all = if job.spec.trainer.image.is_some() { all.of_another_image() } else { all };
+            all.errors(&mut found)
+        };
+        match source::load_with(file, trainer) {
             Ok(job) => {
                 let name = job.metadata.name.as_deref().unwrap_or_default();
                 let file = file.display();
                 let mut text = format!("{file}: valid: TrainingJob {name}, {} phases\n", job.spec.phases.len());
-                for note in notes(&job).into_iter().chain(totals(&job)) {
+                for note in notes(&job).into_iter().chain(found).chain(totals(&job)) {
                     text += &printable(&format!("{file}: {note}"));
                     text.push('\n');
                 }

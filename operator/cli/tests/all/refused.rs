@@ -20,6 +20,75 @@ fn a_bad_manifest_is_refused_with_its_place() {
     assert!(!scene.path().join(".pawl").exists(), "something was started");
 }
 
+/// The manifest of a workload of the built-in trainer.
+const BUILT_IN: &str = "apiVersion: pawl.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: toy}
+spec:
+  workload:
+    name: ups
+    config:
+      preset: smoke
+  trainer: {gpusPerReplica: 0}
+  settings: {batchPerGpu: 2}
+  phases:
+    - name: pairs
+      numerics: Changed
+      settings: {workload: {pairs: 2}}
+  gates:
+    validationMetrics:
+      - {name: nrmse, maxRelativeRegression: \"0.03\"}
+";
+
+#[test]
+fn what_the_built_in_trainer_would_refuse_is_refused_before_anything_starts() {
+    let scene = Scene::new();
+    for (from, to, place, expected) in [
+        ("name: ups", "name: upss", "6:5", "spec.workload.name: \"upss\" is not a workload: did you mean ups? Choose"),
+        ("preset: smoke", "preset: smokes", "8:7", "spec.workload.config.preset: smokes is not a preset: choose smoke"),
+        (
+            "preset: smoke",
+            "{preset: smoke, data: {directroy: /x}}",
+            "8:",
+            "spec.workload.config.data.directroy: /x is not a field: did you mean directory? Choose one of ",
+        ),
+        ("batchPerGpu: 2", "batchPerGpu: 3", "10:", "spec.settings.batchPerGpu: 3 must be a multiple of 2"),
+        (
+            "{pairs: 2}",
+            "{pears: 2}",
+            "14:",
+            "spec.phases[0].settings.workload.pears: 2 is not a field: did you mean pairs? Choose one of ",
+        ),
+        (
+            "name: nrmse",
+            "name: nmrse",
+            "17:",
+            "spec.gates.validationMetrics[0].name: \"nmrse\" is not a validation metric of workload ups: did you mean \
+             nrmse? Choose one of ",
+        ),
+    ] {
+        fs::write(scene.path().join("job.yaml"), BUILT_IN.replace(from, to)).unwrap();
+        for command in [&["validate", "job.yaml"][..], &["run", "job.yaml"][..], &["run", "--dry-run", "job.yaml"][..]] {
+            let output = scene.output(command);
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{command:?}: {error}");
+            let lines: Vec<&str> = error.lines().collect();
+            let [line] = lines[..] else { panic!("{command:?}: {error}") };
+            assert!(line.starts_with(&format!("job.yaml:{place}")) && line.contains(expected), "{command:?}: {line}");
+        }
+    }
+    assert!(!scene.path().join(".pawl").exists(), "something was started");
+    // In another image there may be another trainer.
+    let other = BUILT_IN.replace("name: ups", "name: mine").replace("{gpusPerReplica", "{image: own, gpusPerReplica");
+    fs::write(scene.path().join("job.yaml"), other).unwrap();
+    let output = scene.output(&["validate", "job.yaml"]);
+    let text = stdout(&output);
+    assert!(output.status.success() && text.contains("warning: spec.workload.name: \"mine\""), "{text}");
+    fs::write(scene.path().join("job.yaml"), BUILT_IN).unwrap();
+    let output = scene.output(&["validate", "job.yaml"]);
+    assert!(output.status.success() && !stdout(&output).contains("warning: spec.w"), "{}", stdout(&output));
+}
+
 #[test]
 fn every_broken_manifest_is_refused_exactly() {
     let scene = Scene::new();

@@ -5,22 +5,13 @@ use crate::draft::Draft;
 use crate::gates::{DryRun, measured_dry_run, validated_dry_run};
 use crate::launch::{Launch, SearchRun};
 use crate::reason::Reason;
-use pawl_api::spec::Search;
+use pawl_api::spec::{Objective, Search};
 use pawl_api::status::Arm;
 use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{Budget, Evaluated, LaunchKind};
 use pawl_contract::report::LaunchResult;
 use pawl_search::history::{Cause, Report, State, Trial};
-
-/// The objective that is the throughput of a launch, and the one that is its peak memory in bytes.
-const ITEMS_PER_SECOND: &str = "itemsPerSecond";
-const PEAK_MEMORY: &str = "peakMemoryBytes";
-
-/// Whether an objective is a measurement of a whole launch, and no metric of an evaluation.
-pub(super) fn is_of_launch(metric: &str) -> bool {
-    [ITEMS_PER_SECOND, PEAK_MEMORY].contains(&metric)
-}
 
 /// Records the result of a launch of the stage with this index.
 pub(crate) fn record(draft: &mut Draft<'_>, launch: &Launch, (index, run): (usize, SearchRun), result: &LaunchResult) {
@@ -155,15 +146,15 @@ fn reached(trial: &Trial, launch: &Launch, result: &LaunchResult) -> u32 {
 fn objectives(search: &Search, result: &LaunchResult) -> Result<Vec<f64>, String> {
     let measured = &result.measured;
     let value = |metric: &str| match metric {
-        ITEMS_PER_SECOND => measured.items_per_second,
-        PEAK_MEMORY => measured.peak_memory_bytes.map(|bytes| bytes as f64),
+        Objective::ITEMS_PER_SECOND => measured.items_per_second,
+        Objective::PEAK_MEMORY => measured.peak_memory_bytes.map(|bytes| bytes as f64),
         _ => measured.metric(metric).copied(),
     };
     let read = |metric: &String| {
         let rounded = value(metric).and_then(Decimal::from_f64).map(|value| value.value());
         rounded.ok_or_else(|| {
             let known = measured.validation.iter().flat_map(|validation| validation.metrics.keys().map(String::as_str));
-            let known: Vec<&str> = known.chain([ITEMS_PER_SECOND, PEAK_MEMORY]).collect();
+            let known: Vec<&str> = known.chain([Objective::ITEMS_PER_SECOND, Objective::PEAK_MEMORY]).collect();
             format!("the trainer reports no metric {metric}: set objectives to some of {}", known.join(", "))
         })
     };

@@ -2,7 +2,6 @@
 //! stopped, or all of the trial: a trainer that lists the evaluations in the course of a launch reports the values in
 //! between, and ends the launch itself where the trial is stopped.
 
-use super::outcome::is_of_launch;
 use super::{Open, trials};
 use crate::draft::Draft;
 use pawl_api::search::{self, Recorded};
@@ -66,7 +65,7 @@ pub(super) fn most(spec: &TrainingJobSpec, search: &Search, number: u32) -> u64 
 
 /// Whether no objective is measured of a whole launch, whose length would be part of it.
 fn is_of_evaluations(search: &Search) -> bool {
-    search.objectives.iter().all(|objective| !is_of_launch(&objective.metric))
+    search.objectives.iter().all(|objective| !objective.is_of_launch())
 }
 
 /// The next reports of a trial, as many as one launch may list; one at least.

@@ -139,6 +139,10 @@ impl Job for AtftJob {
         epoch(&self.setup.config.data)
     }
 
+    fn metrics(&self) -> Vec<String> {
+        metrics::metrics(&[1.0; metrics::SUMS]).into_keys().collect()
+    }
+
     fn variant(&self, at: At) -> usize {
         self.setup.curriculum.variant(at.items)
     }

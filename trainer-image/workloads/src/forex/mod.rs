@@ -138,6 +138,10 @@ impl Job for ForexJob {
         splits(data, data.bars)[0].len() as u64
     }
 
+    fn metrics(&self) -> Vec<String> {
+        metrics::metrics(&[1.0; metrics::SUMS]).into_keys().collect()
+    }
+
     fn source(&self) -> DataSource {
         let data = &self.setup.config.data;
         DataSource::of(data.directory.as_ref(), json!({"bars": data.bars, "seed": data.seed}))

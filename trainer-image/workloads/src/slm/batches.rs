@@ -1,6 +1,7 @@
 //! Batches of windows, and the metrics of their evaluation.
 
 use super::SlmSetup;
+use super::config::{DataConfig, Source};
 use super::corpus::{Corpus, Documents, Window};
 use super::diagnosis::Diagnoses;
 use super::loss::IGNORED;
@@ -14,6 +15,22 @@ use std::sync::Arc;
 
 /// Sums of every evaluation: of losses, and of targets that count.
 const LOSS_SUMS: usize = 2;
+
+/// Names of the metrics of evaluations on these data.
+pub fn metric_names(data: &DataConfig) -> Vec<String> {
+    let diagnoses = (data.source == Source::Dialogues).then_some(Diagnoses { codes: 0..0 });
+    let sums = vec![1.0; LOSS_SUMS + diagnoses.as_ref().map_or(0, Diagnoses::sums)];
+    metrics(diagnoses.as_ref(), &sums).into_keys().collect()
+}
+
+/// The metrics of these sums, with those of the codes where documents end in one.
+fn metrics(diagnoses: Option<&Diagnoses>, sums: &[f64]) -> BTreeMap<String, f64> {
+    let (losses, sums) = sums.split_at(LOSS_SUMS);
+    let loss = losses[0] / losses[1];
+    let mut metrics = BTreeMap::from([("loss".to_owned(), loss), ("perplexity".to_owned(), loss.exp())]);
+    metrics.extend(diagnoses.into_iter().flat_map(|diagnoses| diagnoses.metrics(sums)));
+    metrics
+}
 
 /// The opened data of a job.
 pub struct Batches {
@@ -188,10 +205,6 @@ impl Data for Batches {
 
     /// `loss` in nats a token, and `perplexity`; of dialogues also `top1`, `top3`, `top5` and `macroF1` of their codes.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64> {
-        let (losses, sums) = sums.split_at(LOSS_SUMS);
-        let loss = losses[0] / losses[1];
-        let mut metrics = BTreeMap::from([("loss".to_owned(), loss), ("perplexity".to_owned(), loss.exp())]);
-        metrics.extend(self.diagnoses.iter().flat_map(|diagnoses| diagnoses.metrics(sums)));
-        metrics
+        metrics(self.diagnoses.as_ref(), sums)
     }
 }

@@ -71,7 +71,7 @@ pub fn read(directory: &Path) -> Result<Option<Map<String, Value>>, WorkloadErro
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
-        Err(error) => Err(wrong(format!("cannot be read: {error}"))),
+        Err(error) => Err(WorkloadError::file("weights", &path, format!("cannot be read: {error}"))),
     }
 }
 

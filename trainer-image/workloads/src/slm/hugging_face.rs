@@ -46,10 +46,10 @@ impl WeightFiles {
         for file in files {
             let path = directory.join(&file);
             let open = File::open(&path).map_err(|error| {
-                let remedy = format!(
+                let problem = format!(
                     "cannot be read: {error}; name a directory that contains {ONE_FILE} or {INDEX} and its shards"
                 );
-                wrong(&path, remedy)
+                WorkloadError::file("weights", &path, problem)
             })?;
             // SAFETY: the initial weights of a run are not modified while it starts; otherwise its values would be
             // undefined.

@@ -220,6 +220,10 @@ impl Job for SlmJob {
         self.setup.items_per_epoch
     }
 
+    fn metrics(&self) -> Vec<String> {
+        batches::metric_names(&self.setup.config.data)
+    }
+
     /// Hash of the names and shapes of the initial weights, because frozen weights are not in a checkpoint. Other
     /// values under the same names and shapes are not noticed.
     fn extras(&self) -> Vec<(String, Array)> {

@@ -36,7 +36,8 @@ impl Tokenizer {
             WorkloadError::config("data.tokenizer", &Value::String(path.display().to_string()), problem)
         };
         let bytes = std::fs::read(path).map_err(|error| {
-            wrong(&format!("cannot be read: {error}; name a {FILE}, or a directory that contains one"))
+            let problem = format!("cannot be read: {error}; name a {FILE}, or a directory that contains one");
+            WorkloadError::file("data.tokenizer", path, problem)
         })?;
         let invalid =
             |error: &dyn Display| wrong(&format!("is not a valid Hugging Face tokenizer: {error}; copy it again"));

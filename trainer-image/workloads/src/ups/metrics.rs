@@ -25,6 +25,13 @@ impl Sums<'_> {
     }
 }
 
+/// Names of the [`metrics`] where the error of decoded states is evaluated (`physical`), and where it is not.
+pub fn names(config: &Config, physical: bool) -> Vec<String> {
+    let evaluated = |slot: usize| physical || slot % PER_TASK != PHYSICAL_STATES;
+    let sums: Vec<f64> = (0..PER_TASK * config.tasks.len()).map(|slot| f64::from(u8::from(evaluated(slot)))).collect();
+    metrics(config, &sums).into_keys().collect()
+}
+
 /// The metrics: `loss` (as in training without auxiliary terms; mean over the tasks), `nrmse` (relative L2 error in
 /// latent space over all elements), `mse`, `mae`, `rmse`; `nrmse_TASK`; `physical_nrmse_TASK` (mean relative L2 error
 /// of a decoded state) where it was evaluated.

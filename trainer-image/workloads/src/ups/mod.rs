@@ -205,6 +205,10 @@ impl Job for UpsJob {
         self.setup.items_per_epoch()
     }
 
+    fn metrics(&self) -> Vec<String> {
+        metrics::names(&self.setup.config, self.setup.physical_rows > 0)
+    }
+
     fn variant(&self, at: At) -> usize {
         usize::from(self.programs.train.len() > 1 && !self.setup.is_auxiliary(at))
     }

@@ -14,7 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Sums of every evaluation: of losses, of images classified correctly, and of images.
-const SUMS: usize = 3;
+pub const SUMS: usize = 3;
+
+/// The metrics of these sums.
+pub fn metrics([losses, correct, images]: [f64; SUMS]) -> BTreeMap<String, f64> {
+    BTreeMap::from([("loss".to_owned(), losses / images), ("accuracy".to_owned(), correct / images)])
+}
 
 /// The opened data of a job.
 #[derive(Clone)]
@@ -133,7 +138,7 @@ impl Data for Batches {
 
     /// `loss` in nats per image, and `accuracy`, the fraction of images whose likeliest class is their label.
     fn metrics(&self, sums: &[f64]) -> BTreeMap<String, f64> {
-        BTreeMap::from([("loss".to_owned(), sums[0] / sums[2]), ("accuracy".to_owned(), sums[1] / sums[2])])
+        metrics([sums[0], sums[1], sums[2]])
     }
 
     fn resident(&self) -> Result<Vec<(String, Array)>, WorkloadError> {

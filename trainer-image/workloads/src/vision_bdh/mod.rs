@@ -122,6 +122,10 @@ impl Job for VisionJob {
         self.setup.config.data.training as u64
     }
 
+    fn metrics(&self) -> Vec<String> {
+        batches::metrics([1.0; batches::SUMS]).into_keys().collect()
+    }
+
     fn source(&self) -> DataSource {
         let data = &self.setup.config.data;
         let DataConfig { training, validation, test, seed, .. } = data;

@@ -157,7 +157,7 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
             ["config.data.features", "97", "between 1 and 96"],
         ),
         (smoke(json!({"loss": {"ic": -1.0}})), one(), ["config.loss.ic", "-1", "between 0"]),
-        (smoke(json!({"loss": {"rank": 1.0}})), one(), ["config.loss.rank", "1", "unknown field"]),
+        (smoke(json!({"loss": {"rank": 1.0}})), one(), ["config.loss.rank", "1", "is not a field"]),
         (smoke(json!({"evaluation": {"days": 1}})), one(), ["config.evaluation.days", "1", "between 2"]),
         (
             smoke(json!({})),

@@ -119,8 +119,8 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
     let none = json!({});
     let cases = [
         (json!({"preset": "tiny"}), none.clone(), ["workload.config.preset", "tiny", "choose smoke"]),
-        (smoke(json!({"presets": 1})), none.clone(), ["workload.config.presets", "1", "expected one of"]),
-        (smoke(json!({"operator": {"dept": 3}})), none.clone(), ["config.operator.dept", "3", "unknown field"]),
+        (smoke(json!({"presets": 1})), none.clone(), ["config.presets", "1", "did you mean preset? Choose one of "]),
+        (smoke(json!({"operator": {"dept": 3}})), none.clone(), ["config.operator.dept", "3", "did you mean depth?"]),
         (
             smoke(json!({"operator": {"depth": "two"}})),
             none.clone(),
@@ -131,7 +131,10 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
         (smoke(json!({"operator": {"depth": 0}})), none.clone(), ["config.operator.depth", "0", "between 1"]),
         (smoke(json!({"operator": {"dropPath": 1.0}})), none.clone(), ["config.operator.dropPath", "1", "less than 1"]),
         (smoke(json!({"tasks": []})), none.clone(), ["config.tasks", "[]", "name advection1d, darcy2d or both"]),
-        (smoke(json!({"tasks": ["burgers"]})), none.clone(), ["config.tasks[0]", "burgers", "advection1d"]),
+        (smoke(json!({"tasks": ["burgers"]})), none.clone(), ["config.tasks[0]", "burgers", "choose one of advection1d"]),
+        (smoke(json!({"tasks": ["darcy"]})), none.clone(), ["config.tasks[0]", "darcy ", "did you mean darcy2d?"]),
+        (json!({"preset": "smokey"}), none.clone(), ["config.preset", "smokey", "did you mean smoke?"]),
+        (smoke(json!({"data": {"direktory": "/x"}})), none.clone(), ["data.direktory", "/x", "did you mean directory?"]),
         (smoke(json!({"pairs": 9})), none.clone(), ["config.pairs", "9", "less than advection.frames"]),
         (smoke(json!({"loss": {"inversePairs": 5}})), none.clone(), ["config.loss.inversePairs", "5", "at most pairs"]),
         (smoke(json!({"darcy": {"samples": 3}})), none.clone(), ["config.darcy.samples", "3", "at least pairs"]),

@@ -111,7 +111,7 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
     let cases = [
         (json!({"preset": "tiny"}), none(), ["workload.config.preset", "tiny", "choose smoke"]),
         (json!({}), none(), ["config.data.directory", "null", "source: Generated"]),
-        (smoke(json!({"levels": 2})), none(), ["workload.config.levels", "2", "expected one of"]),
+        (smoke(json!({"levels": 2})), none(), ["workload.config.levels", "2", "is not a field: choose one of "]),
         (smoke(json!({"model": {"heads": 5}})), none(), ["config.model.heads", "5", "even number of neurons"]),
         (smoke(json!({"model": {"levels": 0}})), none(), ["config.model.levels", "0", "between 1 and 65536"]),
         (smoke(json!({"model": {"dropout": 1.0}})), none(), ["config.model.dropout", "1", "less than 1"]),
