@@ -2,13 +2,16 @@
 
 use super::{document, print, source, terminal};
 use crate::args::{Output, StateArgs};
+use crate::exit;
 use jiff::Timestamp;
 use pawl_api::status::{BundleStatus, PhaseState, PhaseStatus};
-use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use pawl_contract::report::printable;
 use pawl_decision::Replay;
 use pawl_display::table;
 use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,6 +57,9 @@ impl Display for Verdict<'_> {
 #[serde(rename_all = "camelCase")]
 struct Replayed<'a> {
     job: &'a str,
+    /// In what the other manifest is not of the recorded job.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
     verdicts: Vec<Compared<'a>>,
     status: &'a TrainingJobStatus,
 }
@@ -65,31 +71,71 @@ pub fn replay(args: &StateArgs, gates: Option<&Path>, output: Output) -> ExitCod
         Err(code) => return code,
     };
     match gates.map(source::load).transpose() {
-        Ok(other) => print(&judged(recorded.job, &recorded.status, other, output)),
+        Ok(other) => judge(recorded.job, &recorded.status, other, output),
         Err(error) => source::reject(&error),
     }
 }
 
-/// The verdicts on the launches that were recorded of `job`, by the spec of another manifest if there is one, in the
-/// requested format.
-pub fn judged(
+/// Prints the verdicts on the launches that were recorded of `job`, by the spec of another manifest if there is one, in
+/// the requested format, and reports where that manifest is of another job.
+pub fn judge(
     mut job: TrainingJob,
     recorded: &TrainingJobStatus,
     other: Option<TrainingJob>,
     output: Output,
-) -> String {
+) -> ExitCode {
+    let differs = other.as_ref().map(|other| differing(&job, other)).unwrap_or_default();
+    if !differs.is_empty() {
+        let uid = job.metadata.uid.as_ref().map(|uid| format!(" ({uid})")).unwrap_or_default();
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        exit::say(&format_args!(
+            "warning: these are the records of job {name}{uid}, whose launches differ from those of the manifest: {}",
+            differs.join("; ")
+        ));
+    }
     job.spec = other.map_or(job.spec, |other| other.spec);
     let Replay { status, kept } = pawl_decision::replay(&job, recorded, Timestamp::now());
     let verdicts = compared(recorded, &status, &kept);
-    match output {
+    print(&match output {
         Output::Table => {
             let (width, colours) = terminal();
             table::render(&status, width, colours) + &differences(&verdicts)
         }
         Output::Json | Output::Yaml => {
             let job = job.metadata.name.as_deref().unwrap_or_default();
-            document(&Replayed { job, verdicts, status: &status }, output == Output::Yaml)
+            document(&Replayed { job, differs: &differs, verdicts, status: &status }, output == Output::Yaml)
         }
+    })
+}
+
+/// The fields in which `other` is not a manifest of the recorded `job`: the name, and what any launch has.
+fn differing(job: &TrainingJob, other: &TrainingJob) -> Vec<String> {
+    let identity = |TrainingJob { metadata, spec, .. }: &TrainingJob| {
+        let TrainingJobSpec { workload, settings, seeds, trainer, .. } = spec;
+        let ranks = json!({"replicas": trainer.replicas, "gpusPerReplica": trainer.gpus_per_replica});
+        let spec = json!({"workload": workload, "settings": settings, "seeds": seeds, "trainer": ranks});
+        json!({"metadata": {"name": metadata.name}, "spec": spec})
+    };
+    let mut found = Vec::new();
+    compare(&mut found, "", &identity(job), &identity(other));
+    found
+}
+
+/// Adds the fields that differ, in order. Lists are named alone: a command may contain what is secret.
+fn compare(found: &mut Vec<String>, path: &str, recorded: &Value, other: &Value) {
+    if let (Value::Object(before), Value::Object(now)) = (recorded, other) {
+        let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+        for name in names {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let [before, now] = [before, now].map(|fields| fields.get(name).unwrap_or(&Value::Null));
+            compare(found, &path, before, now);
+        }
+    } else if recorded != other {
+        let is_shown = |value: &Value| !value.is_array() && !value.is_object();
+        found.push(match is_shown(recorded) && is_shown(other) {
+            true => format!("{path}: {other}, recorded: {recorded}"),
+            false => path.to_owned(),
+        });
     }
 }
 
@@ -125,4 +171,33 @@ fn differences(verdicts: &[Compared<'_>]) -> String {
     });
     let text: String = lines.collect();
     if text.is_empty() { "\nEach verdict is the recorded one.\n".to_owned() } else { format!("\n{text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, spec: Value) -> TrainingJob {
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_manifest_of_another_job_is_told_from_one_with_other_gates() {
+        let spec = |batch: u32, secret: &str, speedup: &str| {
+            json!({"workload": {"command": ["train", secret]}, "settings": {"batchPerGpu": batch},
+                "phases": [{"name": "compile", "minSpeedup": speedup, "settings": {"compile": "Graph"}}]})
+        };
+        let recorded = job("one", spec(8, "--key=a", "1.1"));
+        let mut gates = job("one", spec(8, "--key=a", "1.5"));
+        gates.spec.gates.overall_speedup = Some("2".parse().unwrap());
+        assert_eq!(differing(&recorded, &gates), [""; 0]);
+        let expected = [
+            "metadata.name: \"two\", recorded: \"one\"",
+            "spec.settings.batchPerGpu: 16, recorded: 8",
+            "spec.workload.command",
+        ];
+        assert_eq!(differing(&recorded, &job("two", spec(16, "--key=b", "1.1"))), expected);
+        let absent = job("one", json!({"workload": {"command": ["train", "--key=a"]}}));
+        assert_eq!(differing(&recorded, &absent), ["spec.settings.batchPerGpu: null, recorded: 8"]);
+    }
 }

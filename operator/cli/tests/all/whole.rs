@@ -92,6 +92,13 @@ fn recorded_launches_are_judged_by_other_gates_and_none_is_run() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let [graph, ..] = &document["verdicts"].as_array().unwrap()[..] else { panic!("{document}") };
     assert_eq!((&graph["recorded"]["state"], &graph["replayed"]["state"]), (&json!("Accepted"), &json!("RolledBack")));
+    assert!(output.stderr.is_empty() && document.get("differs").is_none(), "{}", stderr(&output));
+    scene.write_job(|job| job["metadata"]["name"] = json!("other"));
+    let output = scene.output(&["replay", "--state", ".pawl/toy", "--gates", "job.yaml", "--output", "json"]);
+    let warning = stderr(&output);
+    assert!(warning.starts_with("warning: these are the records of job toy ("), "{warning}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["differs"], json!(["metadata.name: \"other\", recorded: \"toy\""]));
     assert_eq!(scene.ledger("started").len(), started, "a launch was run");
     assert_eq!(scene.status()["phases"][0]["state"], "Accepted", "the record is as it was");
 }

@@ -3,8 +3,8 @@
 use super::error::ClusterError;
 use super::session::Session;
 use crate::args::Output;
-use crate::commands::replay::judged;
-use crate::commands::{print, source};
+use crate::commands::replay::judge;
+use crate::commands::source;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -21,5 +21,5 @@ pub async fn replay(
     };
     let mut job = session.job(name).await?;
     let recorded = job.status.take().unwrap_or_default();
-    Ok(print(&judged(job, &recorded, other, output)))
+    Ok(judge(job, &recorded, other, output))
 }
