@@ -16,7 +16,7 @@ pub fn quoted(text: &str) -> String {
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |name: &str| name.to_lowercase().replace(['_', '-'], "");
     let distance = |name: &&str| strsim::damerau_levenshtein(&plain(wrong), &plain(name));
-    let (distance, name) = names.into_iter().map(|name| (distance(&name), name)).min_by_key(|(distance, _)| *distance)?;
+    let (distance, name) = names.into_iter().map(|name| (distance(&name), name)).min_by_key(|(least, _)| *least)?;
     let longer = wrong.len().max(name.len()).max(1);
     (1.0 - distance as f64 / longer as f64 >= ALIKE).then_some(name)
 }

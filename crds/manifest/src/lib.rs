@@ -74,10 +74,7 @@ pub fn load(path: &Path) -> Result<TrainingJob, ManifestErrors> {
 ///
 /// # Errors
 /// As [`load`] and [`parse_with`].
-pub fn load_with(
-    path: &Path,
-    rules: impl FnOnce(&TrainingJob) -> Vec<Problem>,
-) -> Result<TrainingJob, ManifestErrors> {
+pub fn load_with(path: &Path, rules: impl FnOnce(&TrainingJob) -> Vec<Problem>) -> Result<TrainingJob, ManifestErrors> {
     parse_with(&text_of(path)?, &path.display().to_string(), rules)
 }
 

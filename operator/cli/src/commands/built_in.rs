@@ -200,7 +200,10 @@ mod tests {
         assert_eq!(found.errors, []);
         let [warning] = &found.notes[..] else { panic!("{found:?}") };
         let expected = "warning: spec.phases[0]: settings.precision: tf32 needs a GPU";
-        assert!(warning.starts_with(expected) && warning.ends_with("; spec.phases[0] will not be applied"), "{warning}");
+        assert!(
+            warning.starts_with(expected) && warning.ends_with("; spec.phases[0] will not be applied"),
+            "{warning}"
+        );
     }
 
     #[test]

@@ -29,10 +29,7 @@ pub fn load(file: &Path) -> Result<TrainingJob, SourceError> {
 }
 
 /// As [`load`], with further rules: `rules` returns the problems of a job that is valid otherwise.
-pub fn load_with(
-    file: &Path,
-    rules: impl FnOnce(&TrainingJob) -> Vec<Problem>,
-) -> Result<TrainingJob, SourceError> {
+pub fn load_with(file: &Path, rules: impl FnOnce(&TrainingJob) -> Vec<Problem>) -> Result<TrainingJob, SourceError> {
     if file != Path::new("-") {
         return Ok(pawl_manifest::load_with(file, rules)?);
     }

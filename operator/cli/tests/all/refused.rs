@@ -68,7 +68,8 @@ fn what_the_built_in_trainer_would_refuse_is_refused_before_anything_starts() {
         ),
     ] {
         fs::write(scene.path().join("job.yaml"), BUILT_IN.replace(from, to)).unwrap();
-        for command in [&["validate", "job.yaml"][..], &["run", "job.yaml"][..], &["run", "--dry-run", "job.yaml"][..]] {
+        for command in [&["validate", "job.yaml"][..], &["run", "job.yaml"][..], &["run", "--dry-run", "job.yaml"][..]]
+        {
             let output = scene.output(command);
             let error = stderr(&output);
             assert_eq!(output.status.code(), Some(2), "{command:?}: {error}");

@@ -4,6 +4,9 @@ use super::phases::{self, Phase};
 use super::words::{Missing, Passed, Style, Value};
 use std::borrow::Cow;
 
+/// Names of an option in a note.
+const NAMED: usize = 7;
+
 /// A value that a launch passes to a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
@@ -73,6 +76,12 @@ impl Argument {
         word
     }
 
+    /// Its usual names, for a note.
+    pub fn named(&self) -> String {
+        let names = self.names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        if self.names.len() > NAMED { format!("{names} or the like") } else { names }
+    }
+
     /// Whether it turns something on, instead of giving a value.
     pub const fn is_switch(&self) -> bool {
         matches!(self.value, Value::Chosen { text: None, .. })
@@ -84,11 +93,28 @@ pub const BATCH: Argument = Argument::new(
     &[
         "--batch-size-per-gpu",
         "--per-device-train-batch-size",
+        "--per-gpu-train-batch-size",
+        "--per-device-batch-size",
+        "--per-gpu-batch-size",
+        "--device-batch-size",
+        "--local-batch-size",
         "--micro-batch-size",
+        "--micro-bsz",
+        "--mbs",
         "--train-batch-size",
+        "--training-batch-size",
+        "--batch-size-training",
+        "--batch-size-train",
+        "--train-batch",
+        "--train-bs",
         "--batch-size",
+        "--mini-batch-size",
+        "--minibatch-size",
+        "--batchsize",
         "--batch",
+        "--bsz",
         "--bs",
+        "--max-sentences",
     ],
     Value::Number("batchPerGpu"),
 )
@@ -147,22 +173,76 @@ pub const ACCUMULATION: Argument = Argument::new(
     &[
         "--accumulation",
         "--gradient-accumulation-steps",
-        "--accumulation-steps",
+        "--gradient-accumulation",
+        "--gradient-accumulation-iters",
+        "--gradient-accumulate-steps",
+        "--gradient-accumulate-every",
+        "--gradient-accum-steps",
+        "--gradient-accum",
+        "--grad-accumulation-steps",
+        "--grad-accumulation",
+        "--grad-accumulate-every",
         "--grad-accum-steps",
+        "--grad-accum-iters",
+        "--grad-accum-every",
         "--grad-accum",
+        "--grad-acc-steps",
+        "--grad-acc",
+        "--accumulation-steps",
+        "--accumulate-grad-batches",
+        "--accumulate-steps",
+        "--accumulate",
+        "--accum-steps",
         "--accum-iter",
+        "--accum-freq",
+        "--accum-grad",
+        "--accum-count",
+        "--accum",
+        "--update-freq",
     ],
     Value::Number(phases::ACCUMULATION),
 );
 pub const WORKERS: Argument = Argument::new(
-    &["--workers", "--num-workers", "--loader-workers", "--dataloader-num-workers", "--n-workers"],
+    &[
+        "--workers",
+        "--num-workers",
+        "--loader-workers",
+        "--dataloader-num-workers",
+        "--num-dataloader-workers",
+        "--num-workers-dataloader",
+        "--dataloader-workers",
+        "--num-loader-workers",
+        "--max-data-loader-n-workers",
+        "--data-workers",
+        "--num-data-workers",
+        "--n-workers",
+        "--nworkers",
+    ],
     Value::Number("loaderWorkers"),
 )
 .of(Phase::LoaderWorkers);
-pub const BF16: Argument = Argument::chosen(&["--bf16", "--use-bf16"], ("precision", "bf16"), None).of(Phase::Bf16);
-pub const COMPILE: Argument =
-    Argument::chosen(&["--compile", "--torch-compile", "--torchcompile", "--use-compile"], ("compile", "Fuse"), None)
-        .of(Phase::Compile);
+pub const BF16: Argument = Argument::chosen(
+    &["--bf16", "--use-bf16", "--enable-bf16", "--amp-bf16", "--bfloat16", "--use-bfloat16"],
+    ("precision", "bf16"),
+    None,
+)
+.of(Phase::Bf16);
+pub const COMPILE: Argument = Argument::chosen(
+    &[
+        "--compile",
+        "--torch-compile",
+        "--torchcompile",
+        "--use-compile",
+        "--use-torch-compile",
+        "--enable-compile",
+        "--do-compile",
+        "--compile-model",
+        "--model-compile",
+    ],
+    ("compile", "Fuse"),
+    None,
+)
+.of(Phase::Compile);
 pub const FUSED: Argument =
     Argument::chosen(&["--fused-optimizer", "--fused"], ("optimizerKernel", "Fused"), None).of(Phase::FusedOptimizer);
 
@@ -177,7 +257,11 @@ pub const ARGUMENTS: [Argument; 14] = [
     ACCUMULATION,
     WORKERS,
     BF16,
-    Argument::chosen(&["--fp16", "--amp", "--use-amp"], ("precision", "fp16"), None),
+    Argument::chosen(
+        &["--fp16", "--amp", "--use-amp", "--enable-amp", "--use-fp16", "--half", "--use-mixed-precision"],
+        ("precision", "fp16"),
+        None,
+    ),
     COMPILE,
     Argument::chosen(&["--attention", "--attn-implementation", "--attn"], ("attention", "Flash"), Some("sdpa"))
         .of(Phase::Attention),
@@ -194,7 +278,15 @@ pub const ARGUMENTS: [Argument; 14] = [
 pub const SHARDING: Argument = Argument::chosen(&["--fsdp", "--use-fsdp"], ("sharding", "Full"), None).of(Phase::Fsdp);
 
 /// Options that take the name of a precision.
-pub const PRECISIONS: [&str; 4] = ["--mixed-precision", "--precision", "--amp-dtype", "--dtype"];
+pub const PRECISIONS: [&str; 7] = [
+    "--mixed-precision",
+    "--precision",
+    "--amp-dtype",
+    "--autocast-dtype",
+    "--compute-dtype",
+    "--train-dtype",
+    "--dtype",
+];
 
 /// What an option with this name and default may call bfloat16, the most likely first.
 pub fn bfloat16(name: &str, default: &str) -> [&'static str; 3] {

@@ -81,7 +81,7 @@ impl Command {
             self.words.push(Word::Passed(word));
             return;
         }
-        let absent = format!("the script has no option {}", argument.names.join(", "));
+        let absent = format!("the script has no option {}", argument.named());
         if *argument == BATCH && !options.exact {
             self.words.push(Word::Passed(argument.word(argument.usual, Style::Option)));
             self.notes.push(format!("{absent}: add one: items are counted by the batch size"));

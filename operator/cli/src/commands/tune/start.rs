@@ -1,6 +1,7 @@
 //! The command line by which a user starts a script: an interpreter, a launcher, a shell script or an environment comes
 //! before it. Nothing of it is run to find the script.
 
+mod expansion;
 mod launchers;
 mod wrapper;
 
@@ -419,16 +420,23 @@ impl Reader<'_> {
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{named}: {error}"))?;
         let (lines, set) = wrapper::read(&text);
         let beside = path.parent().unwrap_or(self.here);
-        let started = lines.iter().filter_map(|line| {
-            let found = [self.here, beside].into_iter().find_map(|here| {
-                let mut reader = Reader { rest: &line.words, here, is_wrapped: true, start: Start::new() };
+        let read = |words: &[String]| {
+            [self.here, beside].into_iter().find_map(|here| {
+                let mut reader = Reader { rest: words, here, is_wrapped: true, start: Start::new() };
                 reader.program().ok().filter(|()| reader.start.env.is_empty())?;
                 Some((reader.start, reader.rest.to_vec()))
-            });
-            found.map(|(start, arguments)| (line.passes, start, arguments))
+            })
+        };
+        let started = lines.iter().filter_map(|line| {
+            if let Some((start, arguments)) = read(&line.words) {
+                return Some((line.passes, start, arguments, 0));
+            }
+            // As in `exec python "$@"`, the script is the first of the arguments.
+            let (start, given) = read(&[&line.words[..], self.rest].concat()).filter(|_| line.passes)?;
+            Some((true, start, Vec::new(), self.rest.len().checked_sub(given.len())?))
         });
         // Of several, the one that passes on the arguments; else the last one.
-        let (passes, inner, arguments) = started.max_by_key(|(passes, ..)| *passes).ok_or_else(|| {
+        let (passes, inner, arguments, taken) = started.max_by_key(|(passes, ..)| *passes).ok_or_else(|| {
             format!(
                 "{named}: none of its commands starts a script that is found: give the command itself, such as python3 SCRIPT"
             )
@@ -439,6 +447,7 @@ impl Reader<'_> {
                 inner.script.display()
             ));
         }
+        (0..taken).for_each(|_| drop(self.take()));
         (self.start.script, self.start.launcher, self.start.workers) = (inner.script, inner.launcher, inner.workers);
         let reads_file = lines.iter().any(wrapper::Line::reads_file);
         if reads_file {

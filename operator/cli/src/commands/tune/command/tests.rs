@@ -2,6 +2,7 @@ use super::*;
 use crate::commands::tune::batch::Choice;
 use pawl_api::TrainingJob;
 use pawl_local::tuned::changed;
+use rstest::rstest;
 use serde_json::json;
 
 const SOURCE: &str = "
@@ -90,6 +91,51 @@ fn a_script_without_options_is_started_as_it_is() {
     let tuned = tuned("print(1)\n", &["a", "--verbose"]);
     assert_eq!(line(&tuned, 11), "a --verbose");
     assert!(tuned.settings.is_empty() && tuned.length == (false, false));
+}
+
+/// As public scripts spell their options: batch, micro-batches of a step, workers.
+#[rstest]
+#[case::yolo("--batch-size --accumulate --workers")]
+#[case::fairseq("--max-sentences --update-freq --num-workers")]
+#[case::mae("--batch_size --accum_iter --num_workers")]
+#[case::open_clip("--batch-size --accum-freq --workers")]
+#[case::timm("--batch-size --grad-accum-steps --workers")]
+#[case::swin("--batch-size --accumulation-steps --num_workers")]
+#[case::hugging_face("--per_device_train_batch_size --gradient_accumulation_steps --dataloader_num_workers")]
+#[case::older_hugging_face("--per_gpu_train_batch_size --gradient_accumulation_steps --num_workers")]
+#[case::llama_recipes("--batch_size_training --gradient_accumulation_steps --num_workers_dataloader")]
+#[case::diffusers("--train_batch_size --gradient_accumulation_steps --dataloader_num_workers")]
+#[case::kohya("--train_batch_size --gradient_accumulation_steps --max_data_loader_n_workers")]
+#[case::lightning("--batch_size --accumulate_grad_batches --num_workers")]
+#[case::rwkv("--micro_bsz --accumulate_grad_batches --num_workers")]
+#[case::lit_gpt("--micro_batch_size --gradient_accumulation_iters --num_workers")]
+#[case::espnet("--batch_size --accum_grad --num_workers")]
+#[case::lucidrains("--batch_size --gradient_accumulate_every --num_workers")]
+#[case::short("--bs --grad_accum --nworkers")]
+#[case::plain("--batchSize --gradient-accumulation --n_workers")]
+fn options_of_public_scripts_are_known(#[case] names: &str) {
+    let names: Vec<&str> = names.split(' ').collect();
+    let numbers = ["16", "4", "2"];
+    let declared = |number: usize| format!("a.add_argument('{}', type=int, default={})\n", names[number], number);
+    let source: String = (0..names.len()).map(declared).collect();
+    let given: Vec<&str> = names.iter().zip(numbers).flat_map(|(name, number)| [*name, number]).collect();
+    let tuned = tuned(&source, &given);
+    let expected = [("accumulationSteps", 4), ("batchPerGpu", 16), ("loaderWorkers", 2)];
+    assert_eq!(tuned.settings, BTreeMap::from(expected.map(|(name, number)| (name.to_owned(), number))));
+    assert_eq!(tuned.passed().count(), 3, "{:?}", tuned.launch());
+}
+
+/// What a phase switches on or gives a value.
+#[rstest]
+#[case("'--use_torch_compile', action='store_true'", "$(settings.compile=Fuse:+--use_torch_compile)")]
+#[case("'--compile_model', action='store_true'", "$(settings.compile=Fuse:+--compile_model)")]
+#[case("'--use_bfloat16', action='store_true'", "$(settings.precision=bf16:+--use_bfloat16)")]
+#[case("'--autocast_dtype', default='float32'", "$(settings.precision=bf16:+--autocast_dtype=bfloat16)")]
+#[case("'--precision', choices=['fp32', 'amp', 'bf16'], default='amp'", "$(settings.precision=bf16:+--precision=bf16)")]
+fn switches_of_public_scripts_are_known(#[case] option: &str, #[case] expected: &str) {
+    let source = format!("a.add_argument('--batch_size', type=int, default=8)\na.add_argument({option})\n");
+    let launch = tuned(&source, &[]).launch();
+    assert!(launch.iter().any(|word| word == expected), "{launch:?}");
 }
 
 fn texts(tuned: &Tuned) -> String {

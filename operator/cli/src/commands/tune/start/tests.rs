@@ -16,6 +16,12 @@ fn scene() -> TempDir {
         ("train.sh", WRAPPER),
         ("closed.sh", "exec python3 -u train.py --epochs 3\n"),
         ("note.ipynb", "{}"),
+        ("chosen.sh", "PYTHON=${PYTHON_OF_NOBODY:-python3}\nexec ${NOBODY:-$PYTHON} -u train.py --epochs 3 \"$@\"\n"),
+        ("beside/here.sh", "DIR=$(cd \"$(dirname \"$0\")\" && pwd)\ncd \"$DIR\"\nexec python \"$DIR/own.py\" \"$@\"\n"),
+        ("beside/own.py", ""),
+        ("counted.sh", "N=\"--lr 1\"\ntorchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py $N \"$@\"\n"),
+        ("any.sh", "set -e\nexec ${NOBODY:-python} -u \"$@\"\n"),
+        ("entry.sh", "export A=1\nexec \"$@\"\n"),
         ("outer.sh", "sh train.sh \"$@\"\n"),
         ("eight.yaml", "distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 8 # GPUs\n"),
         ("none.yaml", "distributed_type: MULTI_GPU\n"),
@@ -109,6 +115,28 @@ fn a_shell_script_is_read_for_the_script_that_it_starts() {
     let start = read(&dir, "sh closed.sh").unwrap();
     assert!(start.script.ends_with("train.py") && !start.wrapper.unwrap().passes);
     assert!(start.notes[0].contains("with \"$@\""), "{:?}", start.notes);
+}
+
+#[rstest]
+#[case::default("sh chosen.sh", "train.py", "--epochs 3", "sh chosen.sh", "")]
+#[case::directory("sh beside/here.sh --lr 1", "beside/own.py", "", "sh beside/here.sh", "--lr 1")]
+#[case::output("sh counted.sh -b 8", "train.py", "--lr 1", "sh counted.sh", "-b 8")]
+#[case::any_script("sh any.sh train.py --lr 1", "train.py", "", "sh any.sh train.py", "--lr 1")]
+#[case::any_command("sh entry.sh python -u train.py x", "train.py", "", "sh entry.sh python -u train.py", "x")]
+fn variables_and_arguments_of_a_shell_script_are_followed(
+    #[case] line: &str,
+    #[case] script: &str,
+    #[case] wrapped: &str,
+    #[case] own: &str,
+    #[case] given: &str,
+) {
+    let start = read(&scene(), line).unwrap();
+    assert!(start.script.ends_with(script), "{start:?}");
+    let found = [start.wrapped().join(" "), start.program.own.join(" "), start.given.join(" ")];
+    assert_eq!(found, [wrapped, own, given]);
+    assert!(start.notes.is_empty() && start.wrapper.is_some_and(|wrapper| wrapper.passes), "{:?}", start.notes);
+    let one = start.launcher.is_none();
+    assert_eq!(start.workers, if one { Workers::These(1) } else { Workers::OnePerGpu });
 }
 
 #[test]

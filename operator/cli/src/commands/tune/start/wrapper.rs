@@ -1,12 +1,14 @@
 //! The commands of a shell script, as far as they can be read without running it.
 
-use std::collections::BTreeSet;
+use super::expansion::{expanded, is_variable};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 /// A command of a shell script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    /// Its words, without variables that it sets before them, and without `"$@"`.
+    /// Its words with the values of variables, as far as these are known; without variables that it sets before them,
+    /// and without `"$@"`.
     pub words: Vec<String>,
     /// Whether it passes on the arguments of the shell script.
     pub passes: bool,
@@ -27,23 +29,34 @@ impl Line {
     }
 }
 
-/// The commands of a shell script, and the variables to which it gives values of its own.
-pub fn read(text: &str) -> (Vec<Line>, BTreeSet<String>) {
-    let mut set = BTreeSet::new();
-    let lines = text.replace("\\\n", " ");
-    let commands = lines.lines().flat_map(commands).map(|words| command(words, &mut set)).collect();
-    (commands, set)
+/// The variables of a shell script, up to a line.
+#[derive(Debug, Default)]
+struct Variables {
+    /// Those that it has set, with their values.
+    values: BTreeMap<String, String>,
+    /// Those whose values are its own.
+    own: BTreeSet<String>,
 }
 
-fn command(words: Vec<String>, set: &mut BTreeSet<String>) -> Line {
+/// The commands of a shell script, and the variables to which it gives values of its own.
+pub fn read(text: &str) -> (Vec<Line>, BTreeSet<String>) {
+    let mut variables = Variables::default();
+    let lines = text.replace("\\\n", " ");
+    let commands = lines.lines().flat_map(commands).map(|words| command(words, &mut variables)).collect();
+    (commands, variables.own)
+}
+
+fn command(words: Vec<String>, variables: &mut Variables) -> Line {
     let mut line = Line::default();
     let mut sets = false;
     for word in words {
         let is_first = line.words.is_empty();
         if let Some((name, value)) = assignment(&word).filter(|_| is_first) {
             if !keeps(name, value) {
-                set.insert(name.to_owned());
+                variables.own.insert(name.to_owned());
             }
+            let value = expanded(value, &variables.values);
+            variables.values.insert(name.to_owned(), value);
         } else if sets {
             // Its options, and names without a value.
         } else if ["$@", "$*", "${@", "${*"].iter().any(|all| word.starts_with(all)) {
@@ -51,7 +64,12 @@ fn command(words: Vec<String>, set: &mut BTreeSet<String>) -> Line {
         } else if is_first && SETTERS.contains(&word.as_str()) {
             sets = true;
         } else if !is_first || !BEFORE.contains(&word.as_str()) {
-            line.words.push(word);
+            let value = expanded(&word, &variables.values);
+            // A variable alone may stand for several words, or none.
+            match value != word && is_variable(&word) {
+                true => line.words.extend(value.split_whitespace().map(str::to_owned)),
+                false => line.words.push(value),
+            }
         }
     }
     line
@@ -75,9 +93,19 @@ pub fn assignment(word: &str) -> Option<(&str, &str)> {
 fn commands(line: &str) -> Vec<Vec<String>> {
     let (mut all, mut words) = (Vec::new(), Vec::new());
     let (mut word, mut is_word, mut quote) = (String::new(), false, None);
+    // Of the output of a command, `$(...)`.
+    let mut depth = 0_usize;
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
         match (c, quote) {
+            ('(', _) if depth > 0 || word.ends_with('$') && quote != Some('\'') => {
+                word.push(c);
+                depth += 1;
+            }
+            (c, _) if depth > 0 => {
+                depth -= usize::from(c == ')');
+                word.extend(Some(c).filter(|c| !['\'', '"'].contains(c)));
+            }
             ('\'' | '"', None) => (quote, is_word) = (Some(c), true),
             (c, Some(open)) if c == open => quote = None,
             ('\\', None | Some('"')) => word.extend(chars.next()),
