@@ -2,7 +2,7 @@
 
 use crate::device::Place;
 use crate::ending::Ending;
-use crate::rank::prepare;
+use crate::rank::{prepare, validated};
 use crate::workload::Refused;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::LaunchPlan;
@@ -30,17 +30,24 @@ pub enum RefusalKind {
     Unread,
 }
 
-/// Validates `plan` as the preflight does, for rank 0 of `world_size` at `place`, where nothing runs. Returns the names
-/// of the metrics that evaluations report.
+/// Validates `plan` as the preflight does, but for memory, data and storage: for rank 0 of `world_size` at `place`, where
+/// nothing runs. Returns the names of the metrics that evaluations report.
 ///
 /// # Errors
 /// The first reason for which the plan is refused.
 pub fn check(plan: &LaunchPlan, world_size: u32, place: Place) -> Result<Vec<String>, Refusal> {
-    match prepare(plan, place, 0, world_size) {
-        Ok(prepared) => Ok(prepared.job.metrics()),
-        Err(Refused::Workload(error)) => Err(of_workload(error)),
-        Err(Refused::Trainer(ending)) => Err(of_trainer(&ending)),
+    metrics(plan, world_size, place).map_err(|refused| match refused {
+        Refused::Workload(error) => of_workload(error),
+        Refused::Trainer(ending) => of_trainer(&ending),
+    })
+}
+
+fn metrics(plan: &LaunchPlan, world_size: u32, place: Place) -> Result<Vec<String>, Refused> {
+    // Seconds less for a large model.
+    if plan.settings.compile_scope.is_none() {
+        return Ok(validated(plan, place, 0, world_size)?.0.metrics());
     }
+    Ok(prepare(plan, place, 0, world_size)?.job.metrics())
 }
 
 fn of_workload(error: WorkloadError) -> Refusal {

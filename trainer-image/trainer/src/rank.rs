@@ -57,6 +57,19 @@ pub(crate) struct Prepared {
 
 /// Validates a plan against trainer and workload, and builds its programs; accesses no data.
 pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u32) -> Result<Prepared, Refused> {
+    let (job, recipe) = validated(plan, place, rank, world_size)?;
+    let lineup = Lineup::new(&recipe, job.programs())?;
+    recipe::check_scopes(&plan.settings, &lineup.programs)?;
+    Ok(Prepared { job, recipe, lineup })
+}
+
+/// As [`prepare`], without the programs of a step, on which only the scopes in `compileScope` depend.
+pub(crate) fn validated(
+    plan: &LaunchPlan,
+    place: Place,
+    rank: u32,
+    world_size: u32,
+) -> Result<(Box<dyn Job>, Recipe), Refused> {
     let name = plan.workload.name.as_deref().ok_or_else(|| {
         Ending::InvalidPlan("workload.name: missing: this trainer only runs built-in workloads".to_owned())
     })?;
@@ -71,9 +84,7 @@ pub(crate) fn prepare(plan: &LaunchPlan, place: Place, rank: u32, world_size: u3
     };
     let job = workload.prepare(&request)?;
     let recipe = recipe::recipe(&plan.settings, job.as_ref(), (rank, world_size))?;
-    let lineup = Lineup::new(&recipe, job.programs())?;
-    recipe::check_scopes(&plan.settings, &lineup.programs)?;
-    Ok(Prepared { job, recipe, lineup })
+    Ok((job, recipe))
 }
 
 /// Validates the plan, looks for the data, proves that the checkpoint storage can be used, and predicts the peak
