@@ -51,7 +51,7 @@ impl Found {
     fn add(&mut self, kind: RefusalKind, at: &str, problem: Problem) {
         match kind {
             RefusalKind::Unsupported if at != BASELINE => {
-                self.notes.push(format!("warning: {problem}; {at} will not be applied"));
+                self.notes.push(format!("warning: {problem}; {at} will be Unsupported"));
             }
             RefusalKind::Invalid | RefusalKind::Unsupported => self.errors.push(problem),
             RefusalKind::Unread => {
@@ -66,12 +66,14 @@ impl Found {
         self.errors
     }
 
-    /// The errors as warnings: an image that the job names may contain another trainer than this program.
-    pub fn of_another_image(self) -> Self {
+    /// All as warnings and notes: the image that runs the job may contain another trainer than this program.
+    pub fn of_another_image(self) -> Vec<String> {
         let warning = |problem| {
-            format!("warning: {problem}; this is the trainer of this pawl, and spec.trainer.image may contain another")
+            format!(
+                "warning: {problem}; found by the trainer of this pawl, and the image of the job may contain another"
+            )
         };
-        Self { errors: Vec::new(), notes: self.errors.into_iter().map(warning).chain(self.notes).collect() }
+        self.errors.into_iter().map(warning).chain(self.notes).collect()
     }
 }
 
@@ -201,7 +203,7 @@ mod tests {
         let [warning] = &found.notes[..] else { panic!("{found:?}") };
         let expected = "warning: spec.phases[0]: settings.precision: tf32 needs a GPU";
         assert!(
-            warning.starts_with(expected) && warning.ends_with("; spec.phases[0] will not be applied"),
+            warning.starts_with(expected) && warning.ends_with("; spec.phases[0] will be Unsupported"),
             "{warning}"
         );
     }
@@ -220,8 +222,8 @@ mod tests {
         let workload = json!({"command": ["train"], "config": {"width": 3}, "monitor": {"training": "(?<step>\\d+)"}});
         let gates = json!({"validationMetrics": [{"name": "f1", "max": "1"}]});
         assert_eq!(check(&job(json!({"workload": workload, "gates": gates}))), Found::default());
-        let found = check(&job(json!({"workload": {"name": "mine"}}))).of_another_image();
-        assert_eq!((found.errors.len(), found.notes.len()), (0, 1));
-        assert!(found.notes[0].starts_with("warning: spec.workload.name: \"mine\""), "{:?}", found.notes);
+        let warnings = check(&job(json!({"workload": {"name": "mine"}}))).of_another_image();
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.starts_with("warning: spec.workload.name: \"mine\" is not a workload"), "{warning}");
     }
 }

@@ -15,7 +15,10 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
         let mut found = Vec::new();
         let trainer = |job: &TrainingJob| {
             let all = built_in::check(job);
-            let all = if job.spec.trainer.image.is_some() { all.of_another_image() } else { all };
+            if job.spec.trainer.image.is_some() {
+                found = all.of_another_image();
+                return Vec::new();
+            }
             all.errors(&mut found)
         };
         match source::load_with(file, trainer) {

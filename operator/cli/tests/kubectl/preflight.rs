@@ -97,6 +97,9 @@ fn a_job_that_fits_passes_and_its_objects_are_sent_only_as_dry_runs() {
     let printed = preflight(&api, &manifest(|_| {}), &[]);
     assert_eq!(printed.code, Some(0), "{}\n{}", printed.out, printed.err);
     assert!(printed.out.contains("no problem found, 2 unknown"), "images, and access modes: {}", printed.out);
+    // The image may contain another trainer.
+    let refused = "warning: spec.settings.batchPerGpu: 1 must be a multiple of 2";
+    assert!(printed.out.contains(refused), "{}", printed.out);
     assert!(printed.out.contains("ok      Deployment pawl-system/pawl-operator: runs the jobs"), "{}", printed.out);
     let asked = api.asked();
     let tried = |path: &str| {

@@ -2,6 +2,8 @@
 
 use crate::{Rank, TRAINER, launch, plan, saving};
 use pawl_contract::exit::Outcome;
+use pawl_trainer::RefusalKind;
+use pawl_trainer::device::Place;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -102,6 +104,40 @@ fn what_this_trainer_cannot_do_is_refused_by_name() {
         assert_eq!(report.outcome, outcome, "{expected}: {}", report.message);
         assert!(report.message.contains(expected), "{expected}: {}", report.message);
     }
+}
+
+#[test]
+fn what_needs_no_device_is_refused_without_a_launch() {
+    let check = |changes: Value| pawl_trainer::check(&plan(changes), 1, Place::Cpu);
+    let mut elsewhere = plan(json!({"workload": {"name": "slm"}}));
+    elsewhere.workload.config = serde_json::from_value(json!({"size": "tiny", "weights": "/none/model"})).unwrap();
+    let refusal = pawl_trainer::check(&elsewhere, 1, Place::Cpu).unwrap_err();
+    assert_eq!((refusal.kind, refusal.problem.field.as_str()), (RefusalKind::Unread, "workload.config.weights"));
+    let patch = json!({"settings": {"workload": {"operator": {"dept": 1}}}});
+    for (changes, kind, field, expected) in [
+        (json!({"workload": {"name": "upss"}}), RefusalKind::Invalid, "workload.name", "did you mean ups?"),
+        (patch, RefusalKind::Invalid, "workload.config.operator.dept", "did you mean depth?"),
+        (json!({"settings": {"globalBatch": 5}}), RefusalKind::Invalid, "settings.globalBatch", "5 "),
+        (json!({"settings": {"precision": "tf32"}}), RefusalKind::Unsupported, "", "settings.precision: tf32"),
+        (
+            json!({"settings": {"compileScope": {"exclude": ["decode"]}}}),
+            RefusalKind::Invalid,
+            "",
+            "compileScope.exclude: decode is not a scope of the model",
+        ),
+        (
+            json!({"workload": {"name": "forex"}, "settings": {"attention": "Flash"}}),
+            RefusalKind::Unsupported,
+            "settings.attention",
+            "Flash has no use here",
+        ),
+    ] {
+        let refusal = check(changes.clone()).unwrap_err();
+        assert_eq!((refusal.kind, refusal.problem.field.as_str()), (kind, field), "{changes}: {refusal:?}");
+        assert!(refusal.problem.text().contains(expected), "{changes}: {refusal:?}");
+    }
+    let metrics = check(json!({})).unwrap();
+    assert!(metrics.contains(&"loss".to_owned()) && metrics.contains(&"nrmse".to_owned()), "{metrics:?}");
 }
 
 #[test]

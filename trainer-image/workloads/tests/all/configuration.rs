@@ -171,6 +171,32 @@ fn mistakes_name_the_field_the_value_and_the_remedy() {
 }
 
 #[test]
+fn the_metrics_of_evaluations_are_known_before_there_are_data() {
+    let root = tempfile::tempdir().unwrap();
+    let of = |name: &str, config: Value| {
+        let settings: Settings = serde_json::from_value(json!({"batchPerGpu": 2})).unwrap();
+        let config = config.as_object().unwrap().clone();
+        let job = workload(name).unwrap().prepare(&Request { config, settings, seed: 1, rank: 0, world: 1 }).unwrap();
+        let data = job.open(root.path(), &|_, _, _| ()).unwrap();
+        let reported: Vec<String> = data.metrics(&vec![1.0; data.sums()]).into_keys().collect();
+        assert_eq!(job.metrics(), reported, "{name}");
+        reported
+    };
+    let smoke = |more: Value| {
+        let mut config = json!({"preset": "smoke"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        config
+    };
+    let decoded = |names: &[String]| names.iter().any(|name| name == "physical_nrmse_darcy2d");
+    assert!(decoded(&of("ups", smoke(json!({})))));
+    let alone = prepare(smoke(json!({"loss": {"auxiliary": "None"}})), json!({})).unwrap().metrics();
+    assert!(!decoded(&alone) && alone.contains(&"nrmse_darcy2d".to_owned()), "{alone:?}");
+    assert_eq!(of("vision-bdh", smoke(json!({}))), ["accuracy", "loss"]);
+    assert_eq!(of("slm", json!({"size": "tiny", "data": {"tokens": 100_000}})), ["loss", "perplexity"]);
+    assert!(of("forex", smoke(json!({}))).contains(&"crps_60m".to_owned()));
+}
+
+#[test]
 fn the_registry_is_searched_by_name() {
     assert_eq!(
         registry().iter().map(|workload| workload.name()).collect::<Vec<_>>(),

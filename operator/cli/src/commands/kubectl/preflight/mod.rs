@@ -20,7 +20,7 @@ use super::error::ClusterError;
 use super::session::Session;
 use crate::args::Output;
 use crate::args::kubectl::{ClusterArgs, PreflightArgs};
-use crate::commands::{document, print, source, validate};
+use crate::commands::{built_in, document, print, source, validate};
 use crate::exit;
 use admission::Tried;
 use finding::{CheckResult, DryRun, Finding, Seen};
@@ -153,9 +153,9 @@ async fn check(
     others: &[String],
 ) -> Result<Vec<Finding>, ClusterError> {
     let (inquiry, namespace) = (Inquiry(session), session.namespace.as_str());
-    let warnings = validate::warnings(manifest);
+    let warnings = validate::warnings(manifest).into_iter().chain(built_in::check(manifest).of_another_image());
     let object = format!("TrainingJob {namespace}/{}", manifest.name_any());
-    let notes = warnings.into_iter().chain(validate::totals(manifest));
+    let notes = warnings.chain(validate::totals(manifest));
     let mut findings: Vec<Finding> = notes.map(|note| Finding::note(&object, note)).collect();
 
     let tried = inquiry.apply(manifest).await?;
