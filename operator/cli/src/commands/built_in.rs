@@ -24,18 +24,23 @@ pub fn check(job: &TrainingJob) -> Found {
     let mut found = Found::default();
     let Some(workload) = &job.spec.workload.name else { return found };
     let spec = serde_json::to_value(&job.spec).unwrap_or_default();
-    let mut known = Vec::new();
+    let (mut of_baseline, mut known) = (None, Vec::new());
     for (at, plan) in pawl_decision::checks(job) {
         match pawl_trainer::check(&plan, job.spec.trainer.world_size(), place(job)) {
             Ok(metrics) if at == BASELINE => found.errors.extend(unknown_metrics(job, workload, &metrics)),
             Ok(_) => {}
             Err(Refusal { kind, problem }) => {
+                let text = problem.text();
+                let problem = located(problem, &at, &spec);
                 // What is wrong with the baseline is wrong with every phase.
-                let text = (problem.field.clone(), problem.text());
-                if !known.contains(&text) {
-                    known.push(text);
-                    found.add(kind, &at, located(problem, &at, &spec));
+                if of_baseline.as_ref() == Some(&text) || known.contains(&problem) {
+                    continue;
                 }
+                if at == BASELINE {
+                    of_baseline = Some(text);
+                }
+                known.push(problem.clone());
+                found.add(kind, &at, problem);
             }
         }
     }
@@ -198,9 +203,11 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_in_a_phase_is_a_warning() {
-        let found = check(&job(json!({"phases": [{"name": "t", "settings": {"precision": "tf32"}}]})));
+        let phase = |name: &str| json!({"name": name, "settings": {"precision": "tf32"}});
+        let found = check(&job(json!({"phases": [phase("t"), phase("u")]})));
         assert_eq!(found.errors, []);
-        let [warning] = &found.notes[..] else { panic!("{found:?}") };
+        let [warning, second] = &found.notes[..] else { panic!("{found:?}") };
+        assert!(second.starts_with("warning: spec.phases[1]: "), "{second}");
         let expected = "warning: spec.phases[0]: settings.precision: tf32 needs a GPU";
         assert!(
             warning.starts_with(expected) && warning.ends_with("; spec.phases[0] will be Unsupported"),

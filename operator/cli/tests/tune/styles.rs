@@ -69,6 +69,7 @@ fn scene() -> (Scene, String) {
     fs::create_dir_all(scene.path().join("pkg")).unwrap();
     fs::write(scene.path().join("pkg/train.py"), &source).unwrap();
     fs::write(scene.path().join("train.sh"), "set -e\nexec python3 train.py -b 16 \"$@\"\n").unwrap();
+    fs::write(scene.path().join("run.sh"), "exec ${PYTHON:-python3} -u \"$@\"\n").unwrap();
     let path = format!("PATH={}:{}", bin.display(), std::env::var("PATH").unwrap());
     (scene, path)
 }
@@ -91,6 +92,7 @@ fn all_have_ended(scene: &Scene) {
 #[case::deepspeed("deepspeed --no_local_rank --num_gpus 2 train.py -b 16", &["'deepspeed'", "'--no_local_rank'"])]
 #[case::module("python3 -m pkg.train -b 16", &["'-m'", "'pkg.train'"])]
 #[case::shell_script("sh train.sh", &["'sh'", "'train.sh'"])]
+#[case::shell_script_of_any("sh run.sh train.py -b 16", &["'run.sh'", "'train.py'"])]
 #[case::uv("uv run --with torch python3 train.py -b 16", &["'uv'", "'--with'"])]
 #[case::conda("conda run -n env python3 train.py -b 16", &["'conda'", "'--no-capture-output'"])]
 #[case::env("env A=B python3 train.py -b 16", &["'A=B'", "'python3'"])]
