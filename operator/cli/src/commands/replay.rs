@@ -121,7 +121,11 @@ fn differing(job: &TrainingJob, other: &TrainingJob) -> Vec<String> {
     found
 }
 
-/// Adds the fields that differ, in order. Lists are named alone: a command may contain what is secret.
+/// Parts of a spec that are the program's own.
+const OWN: [&str; 2] = ["spec.workload.config", "spec.settings.workload"];
+
+/// Adds the fields that differ, in order. Lists, and fields of the program's own, are named without their values: these
+/// may be secret.
 fn compare(found: &mut Vec<String>, path: &str, recorded: &Value, other: &Value) {
     if let (Value::Object(before), Value::Object(now)) = (recorded, other) {
         let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
@@ -131,8 +135,9 @@ fn compare(found: &mut Vec<String>, path: &str, recorded: &Value, other: &Value)
             compare(found, &path, before, now);
         }
     } else if recorded != other {
+        let is_own = OWN.iter().any(|own| path.starts_with(own));
         let is_shown = |value: &Value| !value.is_array() && !value.is_object();
-        found.push(match is_shown(recorded) && is_shown(other) {
+        found.push(match !is_own && is_shown(recorded) && is_shown(other) {
             true => format!("{path}: {other}, recorded: {recorded}"),
             false => path.to_owned(),
         });
@@ -199,5 +204,7 @@ mod tests {
         assert_eq!(differing(&recorded, &job("two", spec(16, "--key=b", "1.1"))), expected);
         let absent = job("one", json!({"workload": {"command": ["train", "--key=a"]}}));
         assert_eq!(differing(&recorded, &absent), ["spec.settings.batchPerGpu: null, recorded: 8"]);
+        let own = |token: &str| job("one", json!({"workload": {"command": ["train"], "config": {"token": token}}}));
+        assert_eq!(differing(&own("a"), &own("b")), ["spec.workload.config.token"]);
     }
 }
