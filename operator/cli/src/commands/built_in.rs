@@ -30,17 +30,16 @@ pub fn check(job: &TrainingJob) -> Found {
             Ok(metrics) if at == BASELINE => found.errors.extend(unknown_metrics(job, workload, &metrics)),
             Ok(_) => {}
             Err(Refusal { kind, problem }) => {
-                let text = problem.text();
-                let problem = located(problem, &at, &spec);
+                let written = located(problem.clone(), &at, &spec);
                 // What is wrong with the baseline is wrong with every phase.
-                if of_baseline.as_ref() == Some(&text) || known.contains(&problem) {
+                if of_baseline.as_ref() == Some(&problem) || known.contains(&written) {
                     continue;
                 }
                 if at == BASELINE {
-                    of_baseline = Some(text);
+                    of_baseline = Some(problem);
                 }
-                known.push(problem.clone());
-                found.add(kind, &at, problem);
+                known.push(written.clone());
+                found.add(kind, &at, written);
             }
         }
     }
