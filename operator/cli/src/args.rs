@@ -29,7 +29,10 @@ const TRACKERS: &str = "Environment:
   MLFLOW_TRACKING_URI        the server, http:// or https://
   MLFLOW_EXPERIMENT_NAME     the experiment, made if there is none; or MLFLOW_EXPERIMENT_ID. Default: pawl
   MLFLOW_TRACKING_TOKEN      or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD
-  TENSORBOARD_LOGGING_DIR    the folder of TensorBoard";
+  TENSORBOARD_LOGGING_DIR    the folder of TensorBoard
+  WANDB_DIR                  the folder in which W&B's client makes its own, wandb, from which `wandb sync` uploads
+  WANDB_PROJECT              the project. Default: pawl
+  WANDB_ENTITY               the user or the team. Default: that of whoever uploads";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -72,7 +75,7 @@ pub enum Command {
         #[arg(short = 'o', long = "out", value_name = "PATH")]
         out: Option<PathBuf>,
     },
-    /// Log a job to MLflow or TensorBoard, as `pawl run` does: what is new since the last time.
+    /// Log a job to MLflow, TensorBoard or W&B, as `pawl run` does: what is new since the last time.
     #[command(after_help = TRACKERS)]
     Track {
         /// Job whose state is read.

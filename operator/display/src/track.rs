@@ -52,6 +52,11 @@ impl Run {
     pub fn is_phase(&self) -> bool {
         self.key.starts_with(PHASE)
     }
+
+    /// What it is of: `job`, `baseline`, `phase`, `bundle` or `training`.
+    pub fn kind(&self) -> &str {
+        self.key.split('/').next().unwrap_or_default()
+    }
 }
 
 /// The runs of a job.

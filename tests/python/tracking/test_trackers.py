@@ -1,5 +1,6 @@
-"""A job in a server of MLflow and in the files of TensorBoard, from PyPI, read by their own clients."""
+"""A job in a server of MLflow and in the files of TensorBoard and W&B, from PyPI, read by their own clients."""
 
+import json
 import os
 import socket
 import subprocess
@@ -7,12 +8,18 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import wandb
+import yaml
 from conftest import Job, environment, phases, wait_until
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb.proto.wandb_internal_pb2 import Record
+from wandb.sdk.internal.datastore import DataStore
+from wandb.sdk.lib.proto_util import dict_from_proto_list
 
 TRAINER = Path(__file__).with_name("trainer.py")
 
@@ -52,6 +59,46 @@ def runs(client: MlflowClient, experiment: str) -> dict[str, Run]:
     all = client.search_runs([found.experiment_id])
     named = {run.info.run_name: run for run in all}
     assert len(named) == len(all), [run.info.run_name for run in all]
+    return named
+
+
+class Offline:
+    """A run in a directory of W&B, whose file wandb reads."""
+
+    def __init__(self, file: Path) -> None:
+        wandb._set_internal_process(disable=True)
+        store = DataStore()
+        store.open_for_scan(str(file))
+        self.directory = file.parent
+        self.history: list[dict[str, Any]] = []
+        self.ends: list[str] = []
+        while (data := store.scan_data()) is not None:
+            record = Record()
+            record.ParseFromString(data)
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                self.run = record.run
+            elif kind == "history":
+                self.history.append(dict_from_proto_list(record.history.item))
+                assert record.history.step.num == self.history[-1]["_step"]
+            elif kind == "summary":
+                self.summary = dict_from_proto_list(record.summary.update)
+            elif kind != "header":
+                self.ends.append(kind)
+                assert kind != "exit" or record.exit.exit_code == 0
+        # wandb uploads what is in a directory whose name has the same identifier.
+        assert file.name == f"run-{self.run.run_id}.wandb" and self.directory.name.endswith(f"-{self.run.run_id}")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict_from_proto_list(self.run.config.update)
+
+
+def offline(folder: Path) -> dict[str, Offline]:
+    """The runs below a folder by name, of which each is there once."""
+    files = list(folder.glob("wandb/offline-run-*/run-*.wandb"))
+    named = {run.run.display_name: run for run in map(Offline, files)}
+    assert len(named) == len(files), files
     return named
 
 
@@ -100,6 +147,36 @@ def test_a_job_is_a_run_with_a_child_for_each_phase(job: Job, server: str) -> No
     assert read.Tensors("verdict")[0].tensor_proto.string_val == [b"Accepted"]
     points = EventAccumulator(str(job.directory / "logs/toy/training")).Reload().Scalars("loss")
     assert [point.step for point in points] == [point.step for point in curve]
+
+    # wandb reads the same from its own files.
+    tracker = environment(WANDB_DIR="logs", WANDB_PROJECT="speech", WANDB_ENTITY="team-a")
+    subprocess.run(command, cwd=job.directory, env=tracker, check=True)
+    written = offline(job.directory / "logs")
+    assert written.keys() == found.keys()
+    assert all((run.run.project, run.run.entity) == ("speech", "team-a") for run in written.values())
+    [group] = {run.run.run_group for run in written.values()}
+    assert group.startswith("toy-")
+    assert {run.run.job_type for run in written.values()} >= {"job", "baseline", "phase", "training"}
+    for name, (state, reason) in verdicts.items():
+        assert (written[name].summary["verdict"], written[name].summary["reason"]) == (state, reason)
+    phase = written["graph"]
+    assert phase.config == {"compile": "Graph"} and phase.run.job_type == "phase"
+    assert phase.summary["speedup"] == pytest.approx(graph.data.metrics["speedup"])
+    files = phase.directory / "files"
+    assert yaml.safe_load((files / "config.yaml").read_text()) == {"compile": {"value": "Graph"}}
+    assert json.loads((files / "wandb-summary.json").read_text()) == phase.summary
+    history = [(row["_step"], row["loss"]) for row in written["training"].history if "loss" in row]
+    assert history == [(point.step, pytest.approx(point.value)) for point in curve]
+    assert all(run.ends == ["exit", "final", "footer"] for run in written.values())
+
+    # Written again, a run stays the same one, and uploaded.
+    mark = next(phase.directory.glob("*.wandb")).with_suffix(".wandb.synced")
+    mark.touch()
+    subprocess.run(command, cwd=job.directory, env=tracker, check=True)
+    assert {name: run.directory for name, run in offline(job.directory / "logs").items()} == {
+        name: run.directory for name, run in written.items()
+    }
+    assert mark.exists()
 
     # The script's own tracker reports the training, and nothing that was measured.
     own = runs(client, "of-the-script")

@@ -88,8 +88,10 @@ impl Scene {
     pub fn pawl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pawl"));
         command.args(arguments).current_dir(self.path()).env("LEDGER", self.path()).stdin(Stdio::null());
-        // Nothing is logged to a server of whoever runs the tests.
-        command.env_remove("MLFLOW_TRACKING_URI").env_remove("TENSORBOARD_LOGGING_DIR");
+        // Nothing is logged to trackers of whoever runs the tests.
+        for tracker in ["MLFLOW_TRACKING_URI", "TENSORBOARD_LOGGING_DIR", "WANDB_DIR", "WANDB_MODE"] {
+            command.env_remove(tracker);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -31,6 +31,14 @@ fn a_tracker_that_does_not_answer_fails_no_job() {
     let written = scene.pawl(&["track", "job.yaml"]).env("TENSORBOARD_LOGGING_DIR", &folder).output().unwrap();
     assert!(written.status.success(), "{}", stderr(&written));
     assert!(folder.join("toy/training").is_dir());
+    let offline = |mode: &str| {
+        scene.pawl(&["track", "job.yaml"]).env("WANDB_DIR", &folder).env("WANDB_MODE", mode).output().unwrap()
+    };
+    assert_eq!(offline("disabled").status.code(), Some(2));
+    let written = offline("offline");
+    assert!(written.status.success(), "{}", stderr(&written));
+    let below = std::fs::read_dir(folder.join("wandb")).unwrap().count() - 1;
+    assert!(below > 0 && stdout(&written).contains(&format!("1 run, and {below} below it")), "{}", stdout(&written));
 }
 
 /// A job is logged where its manifest says, by `pawl run` and by `pawl track`.

@@ -1,5 +1,8 @@
 //! Event files as TensorBoard reads them: records with checksums, each of which is an `Event` of Protocol Buffers.
 
+use super::checksum::crc32c;
+use super::protobuf::{Wire, key, text, varint};
+
 /// Values and texts of one event file.
 #[derive(Debug, Default)]
 pub(super) struct Events {
@@ -55,55 +58,14 @@ impl Events {
     }
 }
 
-/// How a field is encoded.
-#[derive(Clone, Copy)]
-enum Wire {
-    Varint = 0,
-    Eight = 1,
-    Length = 2,
-    Four = 5,
-}
-
-fn key(field: u64, wire: Wire) -> Vec<u8> {
-    varint((field << 3) | wire as u64)
-}
-
-fn varint(mut number: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while number >= 0x80 {
-        bytes.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number as u8);
-    bytes
-}
-
-/// A field whose length is written before it: a text, bytes or a message.
-fn text(field: u64, content: &[u8]) -> Vec<u8> {
-    [&key(field, Wire::Length), &varint(content.len() as u64), content].concat()
-}
-
 /// The checksum of a record: masked, because records may contain records.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli).
-fn crc32c(bytes: &[u8]) -> u32 {
-    let shifted = |crc: u32| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
-    !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| shifted(crc)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn checksums_and_numbers_are_encoded_as_in_their_definitions() {
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(varint(300), [0xac, 0x02]);
-        assert_eq!(text(3, b"ab"), [0x1a, 2, b'a', b'b']);
-    }
 
     #[test]
     fn a_file_is_a_sequence_of_records() {

@@ -1,14 +1,18 @@
-//! Logs a job to the experiment trackers that the environment names: MLflow, by its REST API, and TensorBoard, by its
-//! files.
+//! Logs a job to the experiment trackers that the environment names: MLflow, by its REST API, TensorBoard and W&B, by
+//! their files.
 
+mod checksum;
 mod events;
 mod mlflow;
+mod protobuf;
 mod tensorboard;
+mod wandb;
 
 use mlflow::Server;
 use pawl_display::track::JobRuns;
 use std::path::PathBuf;
 use std::time::Duration;
+use wandb::Offline;
 
 /// Longest time of logging a job once, for which a job waits at its end.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -17,6 +21,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const ADDRESS: &str = "MLFLOW_TRACKING_URI";
 /// The folder of TensorBoard, as for the Trainer of Hugging Face.
 const FOLDER: &str = "TENSORBOARD_LOGGING_DIR";
+/// The directory in which W&B's client makes its own.
+const PARENT: &str = "WANDB_DIR";
 
 /// Why a job was not logged, or only in part.
 #[derive(Debug, thiserror::Error)]
@@ -63,15 +69,20 @@ pub enum TrackError {
         cause: serde_json::Error,
     },
     /// The folder cannot be written.
-    #[error("TENSORBOARD_LOGGING_DIR: {}: {source}", folder.display())]
+    #[error("{variable}: {}: {source}: choose a folder in which you can write", folder.display())]
     Folder {
+        /// The variable that names it.
+        variable: &'static str,
         /// The folder.
         folder: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
     /// No variable names a tracker.
-    #[error("no tracker: set MLFLOW_TRACKING_URI to the address of a server, or TENSORBOARD_LOGGING_DIR to a folder")]
+    #[error(
+        "no tracker: set MLFLOW_TRACKING_URI to the address of a server, or TENSORBOARD_LOGGING_DIR or WANDB_DIR to a \
+         folder"
+    )]
     Unnamed,
     /// The server takes too long.
     #[error("{address}: not done after {} s: check MLFLOW_TRACKING_URI and the server", LONGEST.as_secs())]
@@ -86,6 +97,7 @@ pub enum TrackError {
 pub struct Trackers {
     server: Option<Server>,
     folder: Option<PathBuf>,
+    offline: Option<Offline>,
 }
 
 impl Trackers {
@@ -97,13 +109,18 @@ impl Trackers {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         let server = given(ADDRESS).map(|address| Server::new(&address, given)).transpose()?;
         let folder = given(FOLDER).map(PathBuf::from);
-        if server.is_none() && folder.is_none() { Err(TrackError::Unnamed) } else { Ok(Self { server, folder }) }
+        // Whoever disables W&B's client wants no runs for it.
+        let is_off = given("WANDB_MODE").is_some_and(|mode| mode == "disabled");
+        let offline = given(PARENT).filter(|_| !is_off).map(|parent| Offline::new(&parent, given));
+        let is_named = server.is_some() || folder.is_some() || offline.is_some();
+        if is_named { Ok(Self { server, folder, offline }) } else { Err(TrackError::Unnamed) }
     }
 
-    /// Where they are: the address without a password, and the folder.
+    /// Where they are: the address without a password, and the folders.
     pub fn places(&self) -> Vec<String> {
         let address = self.server.iter().map(|server| server.address().to_owned());
-        address.chain(self.folder.iter().map(|folder| folder.display().to_string())).collect()
+        let folders = self.folder.iter().chain(self.offline.iter().map(Offline::folder));
+        address.chain(folders.map(|folder| folder.display().to_string())).collect()
     }
 
     /// Logs what is new of a job since it was logged last, whoever did that.
@@ -111,9 +128,13 @@ impl Trackers {
     /// # Errors
     /// [`TrackError`]; what was logged before it stays.
     pub async fn log(&self, runs: &JobRuns) -> Result<(), TrackError> {
+        let failed =
+            |variable, folder: &PathBuf, source| TrackError::Folder { variable, folder: folder.clone(), source };
         if let Some(folder) = &self.folder {
-            let failed = |source| TrackError::Folder { folder: folder.clone(), source };
-            tensorboard::write(folder, runs).map_err(failed)?;
+            tensorboard::write(folder, runs).map_err(|error| failed(FOLDER, folder, error))?;
+        }
+        if let Some(offline) = &self.offline {
+            offline.write(runs).map_err(|error| failed(PARENT, offline.folder(), error))?;
         }
         let Some(server) = &self.server else { return Ok(()) };
         let done = tokio::time::timeout(LONGEST, server.log(runs)).await;
