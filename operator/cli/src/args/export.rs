@@ -35,4 +35,23 @@ pub struct ExportArgs {
     /// with it. Default: where workload.config.data.tokenizer says, or beside the initial weights.
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<PathBuf>,
+    /// Upload the directory to this model of Hugging Face's Hub, or of the one in HF_ENDPOINT, by `hf upload`. A model
+    /// that does not exist there is created.
+    #[arg(long, value_name = "OWNER/NAME", value_parser = model)]
+    pub push: Option<String>,
+    /// Create the model so that it is not public. One that exists keeps its visibility.
+    #[arg(long, requires = "push")]
+    pub private: bool,
+}
+
+/// Checks that `text` names a model of a hub.
+fn model(text: &str) -> Result<String, String> {
+    let is_name = |part: &str| {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        part.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') && part.chars().all(is_allowed)
+    };
+    match text.split_once('/') {
+        Some((owner, name)) if is_name(owner) && is_name(name) => Ok(text.to_owned()),
+        _ => Err("write OWNER/NAME, of letters, digits, '-', '_' and '.'".to_owned()),
+    }
 }

@@ -1,5 +1,6 @@
 //! `pawl export`: takes the model out of a job that ran here, or whose storage was copied.
 
+mod push;
 mod python;
 mod script;
 
@@ -14,10 +15,11 @@ use pawl_local::state::{StateDir, StateError};
 use pawl_trainer::checkpoint::{CheckpointError, Choice, Store};
 use pawl_trainer::ending::Ending;
 use pawl_trainer::export::{Dtype, Options};
+use push::Upload;
 use std::path::{Path, PathBuf, absolute};
 use std::process::ExitCode;
 
-/// Error of an export; nothing was written.
+/// Error of an export. Nothing was written, unless it is of the upload.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// There is nothing to export, or not in this way.
@@ -29,6 +31,19 @@ pub enum ExportError {
     /// The checkpoint cannot be read, or the model cannot be written.
     #[error(transparent)]
     Model(#[from] Ending),
+    /// The model was exported, but not uploaded.
+    #[error(
+        "{command}: {problem}: the model is in {directory}; see above what failed (HF_TOKEN and HF_ENDPOINT say as whom \
+         and to where), and repeat this command"
+    )]
+    Upload {
+        /// What uploads it.
+        command: String,
+        /// How that ended.
+        problem: String,
+        /// Where the model is.
+        directory: String,
+    },
 }
 
 impl From<CheckpointError> for ExportError {
@@ -45,28 +60,33 @@ impl ExportError {
                 exit::INPUT
             }
             Self::State(_) => exit::STATE,
-            Self::Model(_) => exit::FAILED,
+            Self::Model(_) | Self::Upload { .. } => exit::FAILED,
         }
     }
 }
 
-/// Exports the model and prints the path of its directory; what it is goes to standard error.
+/// Exports the model, uploads it if that is asked for, and prints the path of its directory; what it is goes to standard
+/// error.
 pub fn export(arguments: &ExportArgs) -> ExitCode {
     let (state, document) = match source::recorded(&source::named(&arguments.job)) {
         Ok(found) => found,
         Err(code) => return code,
     };
-    let exported = match document.job.spec.workload.name {
-        Some(_) => model(arguments, &state, &document),
-        None => script::copy(arguments, &state, &document),
-    };
-    match exported {
-        Ok(what) => {
-            exit::say(&what);
-            print(&format!("{}\n", displayed(&arguments.to)))
-        }
+    match exported(arguments, &state, &document) {
+        Ok(()) => print(&format!("{}\n", displayed(&arguments.to))),
         Err(error) => exit::with_error(error.code(), &error),
     }
+}
+
+fn exported(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<(), ExportError> {
+    // Before anything is written: what uploads the model may be missing.
+    let upload = arguments.push.as_ref().map(|model| Upload::new(model, arguments)).transpose()?;
+    let what = match document.job.spec.workload.name {
+        Some(_) => model(arguments, state, document),
+        None => script::copy(arguments, state, document),
+    };
+    exit::say(&what?);
+    upload.map_or(Ok(()), |upload| upload.run())
 }
 
 /// Exports the model of a built-in workload.

@@ -5,6 +5,7 @@ use pawl_trainer::checkpoint::{Store, Tensors, decode};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Trains a built-in workload for some steps on the CPU, with its checkpoints under `models`, and returns its storage.
@@ -149,6 +150,48 @@ fn the_checkpoint_of_a_script_is_copied_as_it_is() {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{expected}: {}", stderr(&output));
         assert!(!scene.path().join("refused").exists());
+    }
+}
+
+/// `tests/python/frameworks` uploads with the program itself.
+#[test]
+fn a_model_is_uploaded_by_the_program_of_the_user() {
+    let scene = Scene::new();
+    written(&scene);
+    let programs = scene.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    let push = |to: &str, model: &str| {
+        let arguments = ["export", "toy", "--to", to, "--push", model, "--private"];
+        scene.pawl(&arguments).env("PATH", &programs).output().unwrap()
+    };
+    let missing = push("model", "team/toy");
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(stderr(&missing).contains("pip install huggingface_hub"), "{}", stderr(&missing));
+    assert!(!scene.path().join("model").exists());
+
+    let program = programs.join("hf");
+    let script = "#!/bin/sh\necho uploading \"$@\"\n[ -e \"$3/inner/weights\" ] && [ \"$2\" != team/full ]\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let pushed = push("model", "team/toy");
+    assert_eq!((pushed.status.code(), stdout(&pushed).as_str()), (Some(0), "model\n"), "{}", stderr(&pushed));
+    let said = stderr(&pushed);
+    assert!(
+        said.contains("\nhf upload team/toy model --private\nuploading upload team/toy model --private\n"),
+        "{said}"
+    );
+
+    let failed = push("again", "team/full");
+    assert_eq!((failed.status.code(), stdout(&failed).as_str()), (Some(1), ""));
+    let said = stderr(&failed);
+    assert!(said.contains("hf upload team/full again --private: exit status: 1: the model is in again"), "{said}");
+    assert!(scene.path().join("again/inner/weights").exists());
+
+    for model in ["toy", "team/", "-team/toy", "a/b/c"] {
+        let option = format!("--push={model}");
+        let refused = scene.output(&["export", "toy", "--to", "other", &option]);
+        assert_eq!(refused.status.code(), Some(2), "{model}");
+        assert!(stderr(&refused).contains("write OWNER/NAME"), "{}", stderr(&refused));
     }
 }
 
