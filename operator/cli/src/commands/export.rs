@@ -65,8 +65,8 @@ impl ExportError {
     }
 }
 
-/// Exports the model, uploads it if that is asked for, and prints the path of its directory; what it is goes to standard
-/// error.
+/// Exports the model, uploads it if that is asked for, and prints the path of its directory; what it is goes to
+/// standard error.
 pub fn export(arguments: &ExportArgs) -> ExitCode {
     let (state, document) = match source::recorded(&source::named(&arguments.job)) {
         Ok(found) => found,
