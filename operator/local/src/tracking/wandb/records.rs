@@ -49,7 +49,7 @@ pub(super) fn summary(run: &Run, rows: &Rows) -> Map<String, Value> {
 /// The file of a run. Without a result yet, it has no end.
 pub(super) fn encode(place: &Place<'_>, id: &str, run: &Run, rows: &Rows, began: Timestamp) -> Vec<u8> {
     let version = [field(1, env!("CARGO_PKG_VERSION")), field(2, OLDEST_READER)].concat();
-    let mut records = vec![text(21, &text(1, &version)), text(17, &of_run(place, id, run, began))];
+    let mut records = vec![text(21, &text(1, &version)), answered("run", &text(17, &of_run(place, id, run, began)))];
     let row = |(step, row): (&u64, &Map<String, Value>)| text(2, &[items(row), text(2, &number(1, *step))].concat());
     records.extend(rows.iter().map(row));
     records.push(text(3, &items(&summary(run, rows))));
@@ -59,11 +59,18 @@ pub(super) fn encode(place: &Place<'_>, id: &str, run: &Run, rows: &Rows, began:
         RunState::Failed => Some(1),
     };
     // `exit`, `final` and `footer`.
-    records.extend(code.into_iter().flat_map(|code| [text(18, &number(1, code)), text(20, &[]), text(22, &[])]));
+    let end = |code| [answered("exit", &text(18, &number(1, code))), text(20, &[]), text(22, &[])];
+    records.extend(code.into_iter().flat_map(end));
     let mut log = Log::new();
     let numbered = (1..).zip(records);
     numbered.for_each(|(count, record)| log.add(&[number(1, count), record].concat()));
     log.into_bytes()
+}
+
+/// A record with the name under which its sender waits for an answer. `wandb sync` 0.28 waits for one without a limit
+/// where none is asked for.
+fn answered(mailbox: &str, record: &[u8]) -> Vec<u8> {
+    [record, &text(16, &field(4, mailbox))].concat()
 }
 
 /// A `RunRecord`.
