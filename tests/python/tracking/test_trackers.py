@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 import yaml
 from conftest import Job, environment, phases, wait_until
 from mlflow import MlflowClient
@@ -20,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb.proto.wandb_internal_pb2 import Record
 from wandb.sdk.internal.datastore import DataStore
 from wandb.sdk.lib.proto_util import dict_from_proto_list
+from wandb_server import WandbServer
 
 TRAINER = Path(__file__).with_name("trainer.py")
 
@@ -66,7 +66,6 @@ class Offline:
     """A run in a directory of W&B, whose file wandb reads."""
 
     def __init__(self, file: Path) -> None:
-        wandb._set_internal_process(disable=True)
         store = DataStore()
         store.open_for_scan(str(file))
         self.directory = file.parent
@@ -100,6 +99,20 @@ def offline(folder: Path) -> dict[str, Offline]:
     named = {run.run.display_name: run for run in map(Offline, files)}
     assert len(named) == len(files), files
     return named
+
+
+def upload(directory: Path, runs: dict[str, Offline]) -> None:
+    """Uploads runs with ``wandb sync``, and compares what a server is sent with what wandb reads."""
+    with WandbServer() as server:
+        command = [str(Path(sys.executable).with_name("wandb")), "sync", *(str(run.directory) for run in runs.values())]
+        access = environment(WANDB_BASE_URL=server.address, WANDB_API_KEY="a" * 40, HOME=str(directory))
+        subprocess.run(command, cwd=directory, env=access, check=True, timeout=120)
+    known = {run.run.run_id: run for run in runs.values()}
+    assert server.groups == {id: run.run.run_group for id, run in known.items()}
+    assert server.exits == dict.fromkeys(known, 0)
+    for id, run in known.items():
+        assert sorted(server.history.get(id, []), key=lambda row: row["_step"]) == run.history
+        assert run.summary.items() <= server.summaries[id].items()
 
 
 def test_a_job_is_a_run_with_a_child_for_each_phase(job: Job, server: str) -> None:
@@ -169,14 +182,13 @@ def test_a_job_is_a_run_with_a_child_for_each_phase(job: Job, server: str) -> No
     assert history == [(point.step, pytest.approx(point.value)) for point in curve]
     assert all(run.ends == ["exit", "final", "footer"] for run in written.values())
 
+    upload(job.directory, written)
+
     # Written again, a run stays the same one, and uploaded.
-    mark = next(phase.directory.glob("*.wandb")).with_suffix(".wandb.synced")
-    mark.touch()
     subprocess.run(command, cwd=job.directory, env=tracker, check=True)
-    assert {name: run.directory for name, run in offline(job.directory / "logs").items()} == {
-        name: run.directory for name, run in written.items()
-    }
-    assert mark.exists()
+    rewritten = offline(job.directory / "logs")
+    assert {name: run.directory for name, run in rewritten.items()} == {name: run.directory for name, run in written.items()}
+    assert len(list((job.directory / "logs").glob("wandb/*/*.wandb.synced"))) == len(written)
 
     # The script's own tracker reports the training, and nothing that was measured.
     own = runs(client, "of-the-script")
