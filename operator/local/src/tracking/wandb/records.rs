@@ -9,7 +9,7 @@ use pawl_display::track::{Run, RunState};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The oldest wandb that reads what is written here, which has no field that is newer.
+/// The oldest wandb with which reading what is written here was tried.
 const OLDEST_READER: &str = "0.18.0";
 
 /// The values of all metrics at each step, as wandb logs them. A step is a number of items.
