@@ -5,9 +5,9 @@
 //! These references are therefore denied unless the administrator allows them by name.
 
 use crate::TrainingJob;
-use crate::spec::{COMMON_VOLUME_TYPES, PodSecurity, PodTemplate};
+use crate::spec::{COMMON_VOLUME_TYPES, InitContainer, PodSecurity, PodTemplate};
 use crate::validate::{Problem, quoted};
-use k8s_openapi::api::core::v1::{Volume, VolumeProjection};
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Volume, VolumeProjection};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -34,7 +34,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Policy {
-    /// Secrets that environment variables and volumes may refer to.
+    /// Secrets that environment variables and volumes of pods may refer to, those of init containers included.
     pub allowed_secrets: Vec<String>,
     /// Secrets that may be used only to pull the image. Those of `allowed_secrets` may be used too.
     pub allowed_image_pull_secrets: Vec<String>,
@@ -99,6 +99,8 @@ impl Check<'_> {
         // Without `..`: a new field needs a decision here, and in the checks of the chart's admission policy.
         let PodTemplate {
             env,
+            env_from,
+            init_containers,
             volumes,
             image_pull_secrets,
             service_account_name,
@@ -112,13 +114,16 @@ impl Check<'_> {
             affinity: _,
             topology_spread_constraints: _,
             resources: _,
+            // Claims of the namespace, as those for volumes.
+            resource_claims: _,
+            image_pull_policy: _,
             volume_mounts: _,
             scheduler_name: _,
             shared_memory: _,
         } = pod;
-        for (i, variable) in env.iter().enumerate() {
-            let secret = variable.value_from.as_ref().and_then(|from| from.secret_key_ref.as_ref());
-            self.secret(format!("env[{i}].valueFrom.secretKeyRef.name"), secret.map(|secret| secret.name.as_str()));
+        self.variables("", env, env_from);
+        for (i, container) in init_containers.iter().enumerate() {
+            self.init_container(&format!("initContainers[{i}]."), container);
         }
         for (i, volume) in volumes.iter().enumerate() {
             self.volume(&format!("volumes[{i}]"), volume, service_account_name.as_deref());
@@ -138,6 +143,38 @@ impl Check<'_> {
         for name in annotations.keys().filter(|name| name.starts_with(APPARMOR)) {
             let field = format!("{AT}.annotations");
             self.problems.push(Problem::new(field, quoted(name), "would replace the AppArmor profile", "remove it"));
+        }
+    }
+
+    /// A container besides the trainer's: the security context and the volumes are those of the pod.
+    fn init_container(&mut self, at: &str, container: &InitContainer) {
+        // Without `..`: see above.
+        let InitContainer {
+            env,
+            env_from,
+            name: _,
+            image: _,
+            image_pull_policy: _,
+            restart_policy: _,
+            command: _,
+            args: _,
+            working_dir: _,
+            resources: _,
+            volume_mounts: _,
+        } = container;
+        self.variables(at, env, env_from);
+    }
+
+    /// The environment of the container whose fields are at `at`.
+    fn variables(&mut self, at: &str, env: &[EnvVar], env_from: &[EnvFromSource]) {
+        for (i, variable) in env.iter().enumerate() {
+            let secret = variable.value_from.as_ref().and_then(|from| from.secret_key_ref.as_ref());
+            let field = format!("{at}env[{i}].valueFrom.secretKeyRef.name");
+            self.secret(field, secret.map(|secret| secret.name.as_str()));
+        }
+        for (i, source) in env_from.iter().enumerate() {
+            let secret = source.secret_ref.as_ref().map(|secret| secret.name.as_str());
+            self.secret(format!("{at}envFrom[{i}].secretRef.name"), secret);
         }
     }
 

@@ -12,6 +12,9 @@ use serde_json::Value;
 /// Numbers from here on are no integers of 64 bits.
 const WHOLE: f64 = 9.2e18;
 
+/// What a further container of a pod has to be: another one would keep the pod running after the trainer has ended.
+const SIDECAR: &str = "write a sidecar into initContainers, with restartPolicy: Always: it ends after the trainer";
+
 /// Common mistakes: the name as written, and the name that was meant.
 const MEANT: [(&str, &str); 8] = [
     ("on", "when"),
@@ -85,7 +88,12 @@ impl Checker {
                     let own = format!("a setting of your own is written as settings.workload.{}", entry.key);
                     let is_setting = path.ends_with("settings") && properties.contains_key("workload");
                     let otherwise = if is_setting { own.as_str() } else { "remove it" };
-                    self.refuse(&at(&entry.key), "", "is not a field", suggestion(&entry.key, names, otherwise));
+                    let remedy = if path.ends_with("podTemplate") && entry.key == "containers" {
+                        SIDECAR.to_owned()
+                    } else {
+                        suggestion(&entry.key, names, otherwise)
+                    };
+                    self.refuse(&at(&entry.key), "", "is not a field", remedy);
                 }
             }
         }

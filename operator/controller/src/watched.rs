@@ -31,6 +31,18 @@ pub struct WatchedPod {
 pub struct PodSpec {
     /// Where it runs.
     pub node_name: Option<String>,
+    /// Its containers before the trainer's, and beside it.
+    pub init_containers: Vec<InitContainer>,
+}
+
+/// Of an init container.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InitContainer {
+    /// Its name.
+    pub name: String,
+    /// `Always`: it is a sidecar, which the kubelet restarts.
+    pub restart_policy: Option<String>,
 }
 
 /// Of a pod's status.

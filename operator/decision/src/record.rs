@@ -36,11 +36,12 @@ struct Document<'a> {
 ///         "trainer": {"podTemplate": {
 ///             "env": [{"name": "TOKEN", "value": "secret-$(settings.batchPerGpu)"}],
 ///             "annotations": {"example.com/key": "secret"},
+///             "initContainers": [{"name": "fetch", "image": "fetch", "env": [{"name": "KEY", "value": "secret"}]}],
 ///         }},
 ///     },
 /// }))?;
 /// let text = pawl_decision::record::document(&job, &Default::default());
-/// assert!(text.contains("TOKEN") && !text.contains("secret"), "{text}");
+/// assert!(text.contains("TOKEN") && text.contains("KEY") && !text.contains("secret"), "{text}");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 pub fn document(job: &TrainingJob, status: &TrainingJobStatus) -> String {
@@ -56,7 +57,8 @@ pub fn redact(job: &mut TrainingJob) {
     (job.metadata.managed_fields, job.metadata.annotations) = (None, None);
     let template = &mut job.spec.trainer.pod_template;
     template.annotations.clear();
-    template.env.iter_mut().for_each(|variable| variable.value = None);
+    let containers = template.init_containers.iter_mut().flat_map(|container| &mut container.env);
+    template.env.iter_mut().chain(containers).for_each(|variable| variable.value = None);
 }
 
 /// What became of a job after its status was recorded.

@@ -5,6 +5,7 @@
 //! (`crate::rules`).
 
 mod budget;
+mod containers;
 mod judging;
 mod phase;
 mod pods;
@@ -12,6 +13,7 @@ mod search;
 mod train;
 
 pub use budget::JudgingBudget;
+pub use containers::{InitContainer, PullPolicy, RestartPolicy};
 pub use judging::{Analysis, Gates, MetricGate, OnGoalMissed, OnInconclusive, Rollback, Scope};
 pub use phase::{Fallback, Numerics, Phase, Pin, Role, Trigger};
 pub(crate) use pods::COMMON_VOLUME_TYPES;

@@ -1,10 +1,11 @@
 //! Where and how the trainer runs.
 
+use super::containers::{InitContainer, PullPolicy, resources};
 use super::one;
 use crate::quantity::Bytes;
 use k8s_openapi::api::core::v1::{
-    Affinity, EnvVar, LocalObjectReference, ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
-    VolumeMount,
+    Affinity, EnvFromSource, EnvVar, LocalObjectReference, PodResourceClaim, ResourceRequirements, Toleration,
+    TopologySpreadConstraint, Volume, VolumeMount,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub struct Trainer {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 64))]
     pub gpus_per_replica: u32,
-    /// Name of the GPU resource.
+    /// Name of the GPU resource, or of an entry of `podTemplate.resourceClaims`.
     #[serde(default = "default_gpu_resource")]
     #[schemars(length(min = 1, max = 253))]
     pub gpu_resource: String,
@@ -61,6 +62,13 @@ impl Trainer {
     pub fn world_size(&self) -> u32 {
         self.replicas.saturating_mul(self.ranks_per_replica())
     }
+
+    /// The claim of dynamic resource allocation that the GPUs come from: the entry of `podTemplate.resourceClaims` that
+    /// `gpuResource` names. `None` when they are an extended resource, whose name has a `/`, which that of a claim has
+    /// not.
+    pub fn gpu_claim(&self) -> Option<&PodResourceClaim> {
+        self.pod_template.resource_claims.iter().find(|claim| claim.name == self.gpu_resource)
+    }
 }
 
 /// Fields of the spec of the trainer's pods, under the names that Kubernetes gives them.
@@ -93,10 +101,25 @@ pub struct PodTemplate {
     /// Resources of the trainer's container, besides its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "resources")]
     pub resources: Option<ResourceRequirements>,
+    /// Claims of devices (dynamic resource allocation), for `resources.claims` and `gpuResource`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub resource_claims: Vec<PodResourceClaim>,
     /// Environment of the trainer's container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
+    /// ConfigMaps and Secrets whose keys are variables of the trainer's container. Those of `env` come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub env_from: Vec<EnvFromSource>,
+    /// When the trainer's image is pulled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<PullPolicy>,
+    /// Containers that run before the trainer's in each pod, in this order, or from then on beside it (sidecars).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub init_containers: Vec<InitContainer>,
     /// Volumes of the pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "volumes")]
@@ -177,17 +200,4 @@ fn volumes(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["name"],
     })
-}
-
-/// Deserializes resources whose quantities may be plain numbers (`cpu: 4`), as the API server does; `k8s-openapi`
-/// accepts strings only.
-fn resources<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<ResourceRequirements>, D::Error> {
-    let Some(mut value) = Option::<serde_json::Value>::deserialize(deserializer)? else { return Ok(None) };
-    for list in ["limits", "requests"] {
-        let quantities = value.get_mut(list).and_then(serde_json::Value::as_object_mut);
-        for quantity in quantities.into_iter().flat_map(serde_json::Map::values_mut).filter(|q| q.is_number()) {
-            *quantity = serde_json::Value::String(quantity.to_string());
-        }
-    }
-    serde_json::from_value(value).map(Some).map_err(serde::de::Error::custom)
 }

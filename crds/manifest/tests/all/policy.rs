@@ -114,7 +114,16 @@ fn references() -> Vec<(Value, &'static str, Value)> {
     account["serviceAccountName"] = "builder".into();
     let published = volume(json!({"csi": {"driver": "d", "nodePublishSecretRef": {"name": "db"}}}));
     let secrets = json!({"allowedSecrets": ["db"]});
+    let from = json!({"envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "db"}}]});
+    let beside = |environment: &Value| {
+        let mut container = json!({"name": "proxy", "image": "proxy", "restartPolicy": "Always"});
+        container.as_object_mut().unwrap().extend(environment.as_object().unwrap().clone());
+        json!({"initContainers": [{"name": "fetch", "image": "fetch"}, container]})
+    };
     vec![
+        (beside(&variable), "initContainers[1].env[0].valueFrom.secretKeyRef.name", secrets.clone()),
+        (beside(&from), "initContainers[1].envFrom[1].secretRef.name", json!({"allowedSecrets": ["team/db"]})),
+        (from, "envFrom[1].secretRef.name", secrets.clone()),
         (variable.clone(), "env[0].valueFrom.secretKeyRef.name", secrets.clone()),
         (variable.clone(), "env[0].valueFrom.secretKeyRef.name", json!({"allowedSecrets": ["team/db"]})),
         (variable.clone(), "env[0].valueFrom.secretKeyRef.name", json!({"allowedSecrets": ["team/*"]})),
@@ -209,6 +218,8 @@ fn references_are_denied_unless_the_policy_names_them() {
 #[test]
 fn similar_names_are_not_allowed() {
     let secret = |name: &str| volume(json!({"secret": {"secretName": name}}));
+    let from = |name: &str| json!({"envFrom": [{"secretRef": {"name": name}}]});
+    let others = json!({"allowedSecrets": ["db", "other/db-2", "other/*"]});
     let host = |path: &str| volume(json!({"hostPath": {"path": path}}));
     let token = volume(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}));
     let mut token_of_default = token.clone();
@@ -220,8 +231,18 @@ fn similar_names_are_not_allowed() {
         "allowedIds": [{"min": 0, "max": 2147483647}],
     });
     for (template, given) in [
-        (secret("db-2"), json!({"allowedSecrets": ["db", "other/db-2", "other/*"]})),
+        (secret("db-2"), others.clone()),
         (secret(""), json!({"allowedSecrets": ["db"]})),
+        (from(""), json!({"allowedSecrets": ["db"]})),
+        (
+            json!({"initContainers": [{"name": "a", "image": "a", "envFrom": [{"secretRef": {"name": "db-2"}}]}]}),
+            others.clone(),
+        ),
+        (
+            json!({"initContainers": [{"name": "a", "image": "a", "env": [{"name": "K", "valueFrom": {"secretKeyRef":
+                {"name": "db-2", "key": "k"}}}]}]}),
+            others,
+        ),
         (host("/database"), json!({"allowedHostPaths": ["/data"]})),
         (host("/data/../etc"), json!({"allowedHostPaths": ["/data"]})),
         (host("/data/.."), json!({"allowedHostPaths": ["/data"]})),
@@ -258,6 +279,10 @@ fn what_needs_no_policy_is_admitted() {
             {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
         ]}),
+        json!({"envFrom": [{"configMapRef": {"name": "c"}}], "imagePullPolicy": "Always"}),
+        json!({"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "t"}]}),
+        json!({"initContainers": [{"name": "a", "image": "a", "env": [{"name": "A", "value": "1"}], "envFrom":
+            [{"configMapRef": {"name": "c"}}], "restartPolicy": "Always"}]}),
     ];
     for template in sources.into_iter().map(volume).chain(others) {
         assert_eq!(both(&template, &Policy::default()), (vec![], vec![]), "{template}");

@@ -98,7 +98,8 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
             line(&mut text, &format!("The model was trained in {parts}: no one of them gives the same model again."));
         }
     }
-    let variables = recorded.job.spec.trainer.pod_template.env.iter();
+    let template = &recorded.job.spec.trainer.pod_template;
+    let variables = template.env.iter().chain(template.init_containers.iter().flat_map(|container| &container.env));
     let without: Vec<&str> =
         variables.filter(|variable| variable.value_from.is_none()).map(|variable| variable.name.as_str()).collect();
     if !without.is_empty() {

@@ -223,7 +223,7 @@ fn stand(pod: &WatchedPod, index: u32) -> Stand {
     match status.phase.as_deref() {
         Some("Succeeded" | "Failed") => Stand::Ended(never_ran(pod)),
         _ if container.is_some_and(|container| container.state.running.is_some()) => Stand::Running,
-        _ => Stand::Waiting { problem: failed_init(pod).or_else(|| problem(pod)) },
+        _ => Stand::Waiting { problem: init_failure(pod).or_else(|| problem(pod)) },
     }
 }
 
@@ -254,7 +254,7 @@ fn never_ran(pod: &WatchedPod) -> PodEnd {
         return PodEnd { exit: None, cause, ..PodEnd::default() };
     }
     let accepted = !status.init_container_statuses.is_empty() || !status.container_statuses.is_empty();
-    let hindrance = status.init_container_statuses.iter().find_map(init_failure).unwrap_or_else(|| {
+    let hindrance = init_failure(pod).unwrap_or_else(|| {
         let phase = status.phase.as_deref().unwrap_or_default();
         let reason = status.reason.as_deref().unwrap_or(phase);
         let message = status.message.as_deref().unwrap_or_default();
@@ -263,18 +263,21 @@ fn never_ran(pod: &WatchedPod) -> PodEnd {
     PodEnd { exit: None, cause: Cause::NotStarted(hindrance), ..PodEnd::default() }
 }
 
-fn init_failure(container: &ContainerStatus) -> Option<Hindrance> {
-    let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
-    let reason = terminated.reason.as_deref().unwrap_or_default();
-    let message = terminated.message.as_deref();
-    Some(Hindrance::of_init_container(&container.name, terminated.exit_code, reason, message))
+/// How an init container failed. Pods are not restarted, so that the trainer will never run. A sidecar is restarted, and
+/// is ended with its pod.
+fn init_failure(pod: &WatchedPod) -> Option<Hindrance> {
+    let mut containers = pod.status.init_container_statuses.iter().filter(|container| !is_sidecar(pod, container));
+    containers.find_map(|container| {
+        let terminated = container.state.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
+        let reason = terminated.reason.as_deref().unwrap_or_default();
+        let message = terminated.message.as_deref();
+        Some(Hindrance::of_init_container(&container.name, terminated.exit_code, reason, message))
+    })
 }
 
-/// How the init container of a pod failed that still waits for it. Pods are not restarted, so its trainer will never
-/// run; a kubelet whose node lost its power in the meantime does not say so.
-fn failed_init(pod: &WatchedPod) -> Option<Hindrance> {
-    let own = pod.status.init_container_statuses.iter().find(|container| container.name == names::AGENT_CONTAINER)?;
-    init_failure(own)
+fn is_sidecar(pod: &WatchedPod, container: &ContainerStatus) -> bool {
+    let mut all = pod.spec.init_containers.iter();
+    all.any(|known| known.name == container.name && known.restart_policy.as_deref() == Some("Always"))
 }
 
 /// Why a pod does not run, unless that only takes time.
@@ -285,14 +288,18 @@ fn problem(pod: &WatchedPod) -> Option<Hindrance> {
         let reason = condition.reason.as_deref().unwrap_or(UNSCHEDULABLE);
         return Some(Hindrance::of_scheduling(reason, condition.message.as_deref().unwrap_or_default()));
     }
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    let waiting = containers.filter_map(|container| container.state.waiting.as_ref());
-    let usual = |reason: &str| matches!(reason, "ContainerCreating" | "PodInitializing" | "");
-    let mut problems = waiting.filter(|waiting| !usual(waiting.reason.as_deref().unwrap_or_default()));
-    let of = |reason: &Option<String>, message: &Option<String>| {
-        Hindrance::of_container(reason.as_deref().unwrap_or_default(), message.as_deref().unwrap_or_default())
-    };
-    problems.next().map(|waiting| of(&waiting.reason, &waiting.message))
+    let before = status.init_container_statuses.iter().map(|container| (container, true));
+    let mut all = before.chain(status.container_statuses.iter().map(|container| (container, false)));
+    all.find_map(|(container, is_before)| {
+        let waiting = container.state.waiting.as_ref()?;
+        let (reason, message) = (waiting.reason.as_deref()?, waiting.message.as_deref().unwrap_or_default());
+        if matches!(reason, "ContainerCreating" | "PodInitializing" | "") {
+            return None;
+        }
+        // Otherwise it would be read as about the trainer's image.
+        let whose = if is_before { format!("init container {}: ", container.name) } else { String::new() };
+        Some(Hindrance::of_container(reason, &format!("{whose}{message}")))
+    })
 }
 
 /// What the cluster did to a pod.
@@ -390,6 +397,65 @@ mod tests {
         ended.explained_by(&lost.stand);
         let Stand::Ended(end) = ended.stand else { panic!("{ended:?}") };
         assert!(end.is_unknown() && end.cause.to_string().ends_with(message), "{end:?}");
+    }
+
+    fn with_init_containers(status: Value) -> PodFacts {
+        let pod = json!({
+            "metadata": {"name": "toy-1-0-x", "uid": "u", "labels": {
+                "batch.kubernetes.io/controller-uid": "g", "batch.kubernetes.io/job-completion-index": "0"}},
+            "spec": {"initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}]},
+            "status": status,
+        });
+        PodFacts::new(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_keeps_an_init_container_from_its_end_is_told_with_its_name() {
+        let waiting = |name: &str, reason: &str, message: &str| {
+            let waiting = json!({"name": name, "state": {"waiting": {"reason": reason, "message": message}}});
+            let pod = with_init_containers(json!({"phase": "Pending", "initContainerStatuses": [waiting]}));
+            assert!(!pod.cannot_start(), "{pod:?}");
+            pod.waits_for().map(|problem| (problem.reason.clone(), problem.text.clone()))
+        };
+        let told = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
+        assert_eq!(
+            waiting("fetch", "ErrImagePull", "no such image"),
+            told("ErrImagePull", "ErrImagePull: init container fetch: no such image")
+        );
+        assert_eq!(
+            waiting("proxy", "CrashLoopBackOff", "back-off 10s"),
+            told("CrashLoopBackOff", "CrashLoopBackOff: init container proxy: back-off 10s")
+        );
+        assert_eq!(waiting("fetch", "PodInitializing", ""), None);
+    }
+
+    /// The kubelet ends sidecars with the pod, and restarts them before: their exit codes do not explain a pod.
+    #[test]
+    fn an_init_container_that_fails_is_the_reason_and_a_sidecar_is_not() {
+        let ended = |name: &str, exit_code: i32| {
+            let state = json!({"exitCode": exit_code, "reason": "Error", "message": "no bucket"});
+            json!({"name": name, "state": {"terminated": state}})
+        };
+        let statuses = |fetch: i32| json!([ended("proxy", 143), ended("fetch", fetch)]);
+        let failed = with_init_containers(json!({"phase": "Failed", "initContainerStatuses": statuses(3)}));
+        let Stand::Ended(end) = failed.stand else { panic!("{failed:?}") };
+        assert_eq!(end.not_started().map(|hindrance| hindrance.kind), Some(Kind::InitFailed));
+        assert_eq!(end.cause.to_string(), "init container fetch exited with 3: no bucket");
+
+        let early = with_init_containers(json!({"phase": "Pending", "initContainerStatuses": statuses(3)}));
+        assert!(early.cannot_start(), "its pod is not restarted: {early:?}");
+        let restarted = with_init_containers(json!({"phase": "Pending", "initContainerStatuses": [ended("proxy", 1)]}));
+        assert!(!restarted.cannot_start() && restarted.waits_for().is_none(), "{restarted:?}");
+
+        let trainer = json!([{"name": "trainer", "state": {"running": {}}}]);
+        let running = with_init_containers(
+            json!({"phase": "Running", "initContainerStatuses": statuses(0), "containerStatuses": trainer}),
+        );
+        assert_eq!(running.stand, Stand::Running);
+        let evicted =
+            json!({"phase": "Failed", "reason": "NodeShutdown", "initContainerStatuses": [ended("proxy", 143)]});
+        let Stand::Ended(end) = with_init_containers(evicted).stand else { panic!() };
+        assert_eq!(end.cause.to_string(), "NodeShutdown");
     }
 
     #[test]

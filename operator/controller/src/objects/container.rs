@@ -1,13 +1,14 @@
-//! The containers of a pod: the trainer's, whose entry point is the agent, and for a foreign image the one that brings
-//! the agent in.
+//! The containers of a pod: the trainer's, whose entry point is the agent; for a foreign image the one that brings the
+//! agent in; and those of the job's pod template.
 
-use super::{Blueprint, paths, storage::resumed, storage::storage, volumes};
+use super::{Blueprint, paths, some, storage::resumed, storage::storage, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceRequirements,
-    SecurityContext, VolumeMount,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceClaim,
+    ResourceRequirements, SecurityContext, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use pawl_api::spec::{InitContainer, RestartPolicy};
 use pawl_contract::{env, pod};
 use std::collections::BTreeMap;
 
@@ -18,13 +19,16 @@ const COMMON_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// The trainer's container.
 pub(super) fn trainer(blueprint: &Blueprint<'_>) -> Container {
+    let wanted = &blueprint.job.spec.trainer.pod_template;
     let foreign = blueprint.is_foreign();
     let agent = if foreign { format!("{}/pawl", paths::BIN) } else { "/bin/pawl".to_owned() };
     Container {
         name: names::CONTAINER.to_owned(),
         image: Some(image(blueprint)),
+        image_pull_policy: wanted.image_pull_policy.map(|policy| policy.as_str().to_owned()),
         command: Some(vec![agent, "agent".to_owned()]),
         env: Some(environment(blueprint)),
+        env_from: some(&wanted.env_from),
         ports: Some(ports(blueprint)),
         resources: resources(blueprint),
         volume_mounts: Some(volumes::mounts(blueprint)),
@@ -37,8 +41,44 @@ fn image(blueprint: &Blueprint<'_>) -> String {
     blueprint.job.spec.trainer.image.clone().unwrap_or_else(|| blueprint.images.trainer.clone())
 }
 
+/// The containers before the trainer's, and beside it.
+pub(super) fn init_containers(blueprint: &Blueprint<'_>) -> Option<Vec<Container>> {
+    let wanted = blueprint.job.spec.trainer.pod_template.init_containers.iter();
+    let all: Vec<_> =
+        installer(blueprint).into_iter().chain(wanted.map(|own| init_container(blueprint, own))).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+/// A container of the job's pod template, with a directory that it can write: its user has no home.
+fn init_container(blueprint: &Blueprint<'_>, wanted: &InitContainer) -> Container {
+    let mut mounts = wanted.volume_mounts.clone();
+    let is_tmp = |mount: &VolumeMount| volumes::same_path(&mount.mount_path, paths::TMP);
+    if !mounts.iter().any(is_tmp) {
+        mounts.extend(volumes::mounts(blueprint).into_iter().find(is_tmp));
+    }
+    let mut variables = wanted.env.clone();
+    if !variables.iter().any(|variable| variable.name == "HOME") {
+        variables.insert(0, set("HOME", paths::TMP.to_owned()));
+    }
+    Container {
+        name: wanted.name.clone(),
+        image: Some(wanted.image.clone()),
+        image_pull_policy: wanted.image_pull_policy.map(|policy| policy.as_str().to_owned()),
+        restart_policy: wanted.restart_policy.map(|RestartPolicy::Always| "Always".to_owned()),
+        command: some(&wanted.command),
+        args: some(&wanted.args),
+        working_dir: wanted.working_dir.clone(),
+        env: Some(variables),
+        env_from: some(&wanted.env_from),
+        resources: wanted.resources.clone(),
+        volume_mounts: Some(mounts),
+        security_context: Some(restricted()),
+        ..Container::default()
+    }
+}
+
 /// The init container that copies the agent into a foreign image's reach.
-pub(super) fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
+fn installer(blueprint: &Blueprint<'_>) -> Option<Container> {
     blueprint.is_foreign().then(|| Container {
         name: names::AGENT_CONTAINER.to_owned(),
         image: Some(blueprint.images.agent.clone()),
@@ -80,14 +120,22 @@ pub(super) fn restricted() -> SecurityContext {
     }
 }
 
-/// The resources of the pod template, and the GPUs. A limit of an extended resource is its request.
+/// The resources of the pod template, and the GPUs: those of a claim, or else an extended resource, whose limit is its
+/// request.
 fn resources(blueprint: &Blueprint<'_>) -> Option<ResourceRequirements> {
     let trainer = &blueprint.job.spec.trainer;
     let mut resources = trainer.pod_template.resources.clone().unwrap_or_default();
     let gpus = blueprint.plan.gpus_per_replica;
-    if gpus > 0 {
-        let limits = resources.limits.get_or_insert_with(BTreeMap::new);
-        limits.insert(trainer.gpu_resource.clone(), Quantity(gpus.to_string()));
+    match trainer.gpu_claim() {
+        _ if gpus == 0 => {}
+        Some(claim) => {
+            let claims = resources.claims.get_or_insert_default();
+            claims.push(ResourceClaim { name: claim.name.clone(), request: None });
+        }
+        None => {
+            let limits = resources.limits.get_or_insert_with(BTreeMap::new);
+            limits.insert(trainer.gpu_resource.clone(), Quantity(gpus.to_string()));
+        }
     }
     (resources != ResourceRequirements::default()).then_some(resources)
 }
@@ -123,9 +171,13 @@ fn data(blueprint: &Blueprint<'_>) -> String {
     }
 }
 
+/// A variable with a literal value.
+fn set(name: &str, value: String) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
+}
+
 fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
     let wanted = &blueprint.job.spec.trainer.pod_template.env;
-    let set = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), value_from: None };
     let field = |name: &str, path: &str| EnvVar {
         name: name.to_owned(),
         value: None,

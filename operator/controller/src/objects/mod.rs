@@ -164,3 +164,8 @@ fn gang_owner(attempt: &str, uid: &str) -> OwnerReference {
         block_owner_deletion: None,
     }
 }
+
+/// A list or map, unless it is empty.
+fn some<T: Clone + Default + PartialEq>(value: &T) -> Option<T> {
+    (*value != T::default()).then(|| value.clone())
+}

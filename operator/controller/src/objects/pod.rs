@@ -1,11 +1,11 @@
 //! The pods of an attempt: the `restricted` Pod Security Standard, and the job's pod template.
 
 use super::companions::carries_plan;
-use super::{Blueprint, PodDefaults, annotations, container, labels, volumes};
+use super::{Blueprint, PodDefaults, annotations, container, labels, some, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    Affinity, LocalObjectReference, NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, PodSpec,
-    PodTemplateSpec, PreferredSchedulingTerm, SeccompProfile, Toleration,
+    Affinity, LocalObjectReference, NodeSelectorRequirement, NodeSelectorTerm, PodResourceClaim, PodSecurityContext,
+    PodSpec, PodTemplateSpec, PreferredSchedulingTerm, SeccompProfile, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -54,7 +54,7 @@ pub(super) fn image_pull_secrets(job: &TrainingJob, defaults: &PodDefaults) -> O
 /// `ExtendedResourceToleration`).
 pub(super) fn tolerations(job: &TrainingJob, defaults: &PodDefaults) -> Option<Vec<Toleration>> {
     let trainer = &job.spec.trainer;
-    let own = (trainer.gpus_per_replica > 0).then(|| Toleration {
+    let own = (trainer.gpus_per_replica > 0 && trainer.gpu_claim().is_none()).then(|| Toleration {
         key: Some(trainer.gpu_resource.clone()),
         operator: Some("Exists".to_owned()),
         effect: Some("NoSchedule".to_owned()),
@@ -96,14 +96,23 @@ fn affinity(wanted: Option<Affinity>, avoided: &[String]) -> Option<Affinity> {
     Some(affinity)
 }
 
+/// The claims of the job's pod template; in pods without GPUs, such as a preflight's, without that of the GPUs.
+fn resource_claims(blueprint: &Blueprint<'_>) -> Option<Vec<PodResourceClaim>> {
+    let trainer = &blueprint.job.spec.trainer;
+    let mut claims = trainer.pod_template.resource_claims.clone();
+    claims.retain(|claim| blueprint.plan.gpus_per_replica > 0 || claim.name != trainer.gpu_resource);
+    some(&claims)
+}
+
 fn spec(blueprint: &Blueprint<'_>) -> PodSpec {
     let (wanted, defaults) = (&blueprint.job.spec.trainer.pod_template, blueprint.pods);
     // What the agent gives its ranks, and what it takes to report how they ended.
     let grace = blueprint.stop_grace_seconds() + pod::REPORT_SECONDS;
     PodSpec {
-        init_containers: container::installer(blueprint).map(|container| vec![container]),
+        init_containers: container::init_containers(blueprint),
         containers: vec![container::trainer(blueprint)],
         volumes: Some(volumes::volumes(blueprint)),
+        resource_claims: resource_claims(blueprint),
         restart_policy: Some("Never".to_owned()),
         termination_grace_period_seconds: i64::try_from(grace).ok(),
         subdomain: blueprint.is_gang().then(|| names::SERVICE.to_owned()),
@@ -139,9 +148,4 @@ pub(super) fn security(job: &TrainingJob, defaults: &PodDefaults) -> PodSecurity
         seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
         ..PodSecurityContext::default()
     }
-}
-
-/// A list or map, unless it is empty.
-fn some<T: Clone + Default + PartialEq>(value: &T) -> Option<T> {
-    (*value != T::default()).then(|| value.clone())
 }

@@ -1,7 +1,7 @@
 //! The pod through which `kubectl pawl fetch` reads the checkpoints of a job.
 
 use super::storage::mounted;
-use super::{PodDefaults, container, paths, pod, volumes};
+use super::{PodDefaults, container, paths, pod, some, volumes};
 use crate::names;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec, ResourceRequirements, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -45,6 +45,7 @@ pub fn reader(job: &TrainingJob, location: &str, image: &str, defaults: &PodDefa
         image: Some(image.to_owned()),
         command: Some(["/bin/pawl", "agent", "wait"].map(str::to_owned).to_vec()),
         env: Some(variables),
+        env_from: some(&template.env_from),
         volume_mounts: Some(mounts),
         resources: Some(ResourceRequirements {
             requests: amounts("100m", "128Mi"),

@@ -1,5 +1,6 @@
 mod claims;
 mod companions;
+mod containers;
 mod template;
 
 use super::*;

@@ -93,7 +93,7 @@ fn plan(blueprint: &Blueprint<'_>) -> Volume {
     Volume { downward_api: Some(source), ..volume }
 }
 
-fn same_path(a: &str, b: &str) -> bool {
+pub(super) fn same_path(a: &str, b: &str) -> bool {
     a.trim_end_matches('/') == b
 }
 

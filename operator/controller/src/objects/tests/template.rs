@@ -13,13 +13,17 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
         before, "d57672cc4559819e",
         "with another one an upgrade of the operator replaces every gang that waits"
     );
-    let changes: [fn(&mut Value); 6] = [
+    let changes: [fn(&mut Value); 8] = [
         |job| job["spec"]["trainer"]["podTemplate"] = json!({"nodeSelector": {"zone": "a"}}),
         |job| job["spec"]["trainer"]["podTemplate"] = json!({"resources": {"limits": {"memory": "1Gi"}}}),
         |job| job["spec"]["trainer"]["image"] = json!("trainer:2"),
         |job| job["spec"]["lifecycle"] = json!({"checkpointGrace": "5m"}),
         |job| job["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "q"}),
         |job| job["spec"]["train"] = json!({"checkpoint": {"storage": "pvc://models/toy"}}),
+        |job| {
+            job["spec"]["trainer"]["podTemplate"] = json!({"initContainers": [{"name": "fetch", "image": "fetch:2"}]})
+        },
+        |job| job["spec"]["trainer"]["podTemplate"] = json!({"envFrom": [{"secretRef": {"name": "s3"}}]}),
     ];
     for (number, change) in changes.into_iter().enumerate() {
         assert_ne!(hash(true, change), before, "change {number}");
