@@ -14,6 +14,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -212,6 +213,8 @@ impl Inquiry<'_> {
             Referent::ConfigMap => self.metadata(self.api::<ConfigMap>(), *kind, name).await,
             Referent::Secret => self.metadata(self.api::<Secret>(), *kind, name).await,
             Referent::PersistentVolumeClaim => self.metadata(self.api::<PersistentVolumeClaim>(), *kind, name).await,
+            Referent::ResourceClaim => self.metadata(self.api::<ResourceClaim>(), *kind, name).await,
+            Referent::ResourceClaimTemplate => self.metadata(self.api::<ResourceClaimTemplate>(), *kind, name).await,
         }
     }
 

@@ -58,7 +58,12 @@ pub fn nodes(pod: &PodSpec, replicas: u32, nodes: &Seen<Vec<Node>>) -> Finding {
             "reduce spec.trainer.replicas, gpusPerReplica or podTemplate.resources, or add nodes",
         );
     }
-    Finding::ok(NODES, format!("{counted}, and have capacity for {room} when empty; the gang needs {replicas}{wanted}"))
+    // Devices of claims are in no node's capacity: their drivers publish them elsewhere.
+    let claims = if pod.resource_claims.is_some() { "; devices of resourceClaims are not counted" } else { "" };
+    Finding::ok(
+        NODES,
+        format!("{counted}, and have capacity for {room} when empty; the gang needs {replicas}{wanted}{claims}"),
+    )
 }
 
 /// What each pod requests.
@@ -243,6 +248,15 @@ mod tests {
         let both = json!({"gpusPerReplica": 1, "podTemplate": {"resources": {"limits": {"rdma/hca": "1"}}}});
         let both = found(both, &[node("8", json!({})), other]);
         assert!(both.message.contains("none of the 2 nodes has all of nvidia.com/gpu, rdma/hca"), "{both:?}");
+    }
+
+    #[test]
+    fn devices_of_claims_are_no_resource_of_a_node() {
+        let claims = json!([{"name": "gpus", "resourceClaimTemplateName": "one"}]);
+        let trainer = json!({"gpuResource": "gpus", "podTemplate": {"resourceClaims": claims}});
+        let found = found(trainer, &[node("0", json!({}))]);
+        assert_eq!(found.result, CheckResult::Ok);
+        assert!(found.message.ends_with("devices of resourceClaims are not counted"), "{found:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! ConfigMap, Secret or claim: pods wait for these.
 
 use super::finding::{Finding, Seen};
-use k8s_openapi::api::core::v1::{EnvVar, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodSpec, Volume};
 use std::collections::BTreeSet;
 
 /// Kind of an object that pods refer to.
@@ -20,6 +20,10 @@ pub enum Referent {
     Secret,
     /// Of a volume.
     PersistentVolumeClaim,
+    /// Of `resourceClaims`.
+    ResourceClaim,
+    /// Of `resourceClaims`.
+    ResourceClaimTemplate,
 }
 
 impl Referent {
@@ -32,6 +36,8 @@ impl Referent {
             Self::ConfigMap => "configmaps",
             Self::Secret => "secrets",
             Self::PersistentVolumeClaim => "persistentvolumeclaims",
+            Self::ResourceClaim => "resourceclaims.resource.k8s.io",
+            Self::ResourceClaimTemplate => "resourceclaimtemplates.resource.k8s.io",
         }
     }
 
@@ -62,10 +68,15 @@ pub fn references(pod: &PodSpec, own: &[String]) -> Vec<Reference> {
     for secret in pod.image_pull_secrets.iter().flatten() {
         add(Referent::Secret, &secret.name);
     }
+    for claim in pod.resource_claims.iter().flatten() {
+        claim.resource_claim_name.iter().for_each(|name| add(Referent::ResourceClaim, name));
+        claim.resource_claim_template_name.iter().for_each(|name| add(Referent::ResourceClaimTemplate, name));
+    }
     for volume in pod.volumes.iter().flatten() {
         of_volume(volume, &mut add);
     }
     for container in pod.init_containers.iter().flatten().chain(&pod.containers) {
+        container.env_from.iter().flatten().for_each(|source| of_variables(source, &mut add));
         container.env.iter().flatten().for_each(|variable| of_variable(variable, &mut add));
     }
     all.retain(|reference| !own.contains(&reference.name));
@@ -105,6 +116,16 @@ fn of_variable(variable: &EnvVar, add: &mut dyn FnMut(Referent, &str)) {
         add(Referent::ConfigMap, &map.name);
     }
     if let Some(secret) = from.secret_key_ref.as_ref().filter(|secret| secret.optional != Some(true)) {
+        add(Referent::Secret, &secret.name);
+    }
+}
+
+/// What the source of several variables refers to and waits for.
+fn of_variables(source: &EnvFromSource, add: &mut dyn FnMut(Referent, &str)) {
+    if let Some(map) = source.config_map_ref.as_ref().filter(|map| map.optional != Some(true)) {
+        add(Referent::ConfigMap, &map.name);
+    }
+    if let Some(secret) = source.secret_ref.as_ref().filter(|secret| secret.optional != Some(true)) {
         add(Referent::Secret, &secret.name);
     }
 }
@@ -150,14 +171,17 @@ fn remedy(Reference { kind, name }: &Reference) -> String {
             let fields = format!("{template}.runtimeClassName, or pods.runtimeClassName of the chart");
             format!("ask the administrator to create it, or correct {fields}")
         }
-        Referent::ConfigMap => format!("create it, or correct env or volumes of {template}"),
+        Referent::ConfigMap => format!("create it, or correct env, envFrom or volumes of {template}"),
         Referent::Secret => {
             let fields =
-                format!("env, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart");
+                format!("env, envFrom, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart");
             format!("create it, or correct {fields}")
         }
         Referent::PersistentVolumeClaim => {
             format!("create it, or correct spec.train.checkpoint.storage or volumes of {template}")
+        }
+        Referent::ResourceClaim | Referent::ResourceClaimTemplate => {
+            format!("create it (resource.k8s.io/v1, Kubernetes 1.34), or correct {template}.resourceClaims")
         }
     }
 }
@@ -178,6 +202,9 @@ mod tests {
         let gang = gang(&json!({"replicas": 2, "podTemplate": {
             "serviceAccountName": "trainer", "priorityClassName": "high", "imagePullSecrets": [{"name": "registry"}],
             "env": [secret("s3", false), secret("maybe", true)],
+            "envFrom": [{"secretRef": {"name": "all"}}, {"configMapRef": {"name": "some", "optional": true}}],
+            "initContainers": [{"name": "fetch", "image": "fetch", "env": [secret("source", false)]}],
+            "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "hca"}],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
                         {"name": "p", "projected": {"sources": [{"configMap": {"name": "config"}}]}}],
         }}));
@@ -189,9 +216,12 @@ mod tests {
             "ServiceAccount trainer",
             "PriorityClass high",
             "ConfigMap config",
+            "Secret all",
             "Secret registry",
             "Secret s3",
+            "Secret source",
             "PersistentVolumeClaim data",
+            "ResourceClaimTemplate hca",
         ];
         assert_eq!(found, expected);
     }
