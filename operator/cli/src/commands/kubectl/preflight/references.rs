@@ -173,8 +173,9 @@ fn remedy(Reference { kind, name }: &Reference) -> String {
         }
         Referent::ConfigMap => format!("create it, or correct env, envFrom or volumes of {template}"),
         Referent::Secret => {
-            let fields =
-                format!("env, envFrom, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart");
+            let fields = format!(
+                "env, envFrom, volumes or imagePullSecrets of {template}, or pods.imagePullSecrets of the chart"
+            );
             format!("create it, or correct {fields}")
         }
         Referent::PersistentVolumeClaim => {
