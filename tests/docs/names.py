@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs/src"
 # Words in the form of a metric that are none.
-NOT_METRICS = {"pawl_candle", "pawl_launch", "pawl_controller"}
+NOT_METRICS = {"pawl_candle", "pawl_launch", "pawl_controller", "pawl_dev_job"}
 
 
 def variants(path, name):
