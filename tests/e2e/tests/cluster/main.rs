@@ -7,6 +7,7 @@ mod gangs;
 mod kubectl_preflight;
 mod ladders;
 mod manifests;
+mod pods;
 mod preflight;
 mod queue;
 mod rights;

@@ -114,8 +114,17 @@ fn volume(source: Value) -> Value {
 fn foreign_references() -> Vec<(&'static str, Value)> {
     let variable = json!({"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "db", "key": "k"}}}]});
     let projected = |source: Value| volume(json!({"projected": {"sources": [source]}}));
+    let from = json!([{"secretRef": {"name": "db"}}]);
+    let sidecar = |name: &str, environment: Value| {
+        let mut container = json!({"name": "s", "image": "s", "restartPolicy": "Always"});
+        container[name] = environment;
+        json!({"initContainers": [container]})
+    };
     vec![
-        ("secret-in-env", variable),
+        ("secret-in-env", variable.clone()),
+        ("secret-in-sidecar", sidecar("env", variable["env"].clone())),
+        ("secrets-in-env", json!({"envFrom": from})),
+        ("secrets-in-sidecar", sidecar("envFrom", from)),
         ("secret-volume", volume(json!({"secret": {"secretName": "db"}}))),
         ("projected-secret", projected(json!({"secret": {"name": "db"}}))),
         ("api-token", projected(json!({"serviceAccountToken": {"path": "token"}}))),
@@ -139,6 +148,9 @@ fn absent_fields() -> Vec<Value> {
         json!({"nodeName": "node-1"}),
         json!({"automountServiceAccountToken": true}),
         json!({"securityContext": {"privileged": true}}),
+        json!({"containers": [{"name": "s", "image": "s"}]}),
+        json!({"initContainers": [{"name": "s", "image": "s", "securityContext": {"privileged": true}}]}),
+        json!({"initContainers": [{"name": "s", "image": "s", "ports": [{"containerPort": 80, "hostPort": 80}]}]}),
         json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}),
         volume(json!({"iscsi": {"targetPortal": "p", "iqn": "i", "lun": 0}})),
         volume(json!({"cephfs": {"monitors": ["m"]}})),
