@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, ResourceRequirements, Vo
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A container that runs before the trainer's, or beside it: a sidecar, which the kubelet ends after the trainer's. It has
-/// those fields of a Kubernetes container that need no other rights than the trainer's; its security context is the same.
+/// A container that runs before the trainer's, or beside it: a sidecar, which the kubelet ends after the trainer's. It
+/// has those fields of a Kubernetes container that need no other rights than the trainer's has; its security context is
+/// the same.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitContainer {

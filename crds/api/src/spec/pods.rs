@@ -63,9 +63,8 @@ impl Trainer {
         self.replicas.saturating_mul(self.ranks_per_replica())
     }
 
-    /// The claim of dynamic resource allocation that the GPUs come from: the entry of `podTemplate.resourceClaims` that
-    /// `gpuResource` names. `None` when they are an extended resource, whose name has a `/`, which that of a claim has
-    /// not.
+    /// The claim (dynamic resource allocation) that the GPUs come from: the entry of `podTemplate.resourceClaims` that
+    /// `gpuResource` names. `None` when it names an extended resource: those names contain a `/`, names of claims none.
     pub fn gpu_claim(&self) -> Option<&PodResourceClaim> {
         self.pod_template.resource_claims.iter().find(|claim| claim.name == self.gpu_resource)
     }
@@ -109,7 +108,7 @@ pub struct PodTemplate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
-    /// ConfigMaps and Secrets whose keys are variables of the trainer's container. Those of `env` come first.
+    /// ConfigMaps and Secrets whose keys are variables of the trainer's container; `env` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub env_from: Vec<EnvFromSource>,

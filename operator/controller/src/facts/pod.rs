@@ -263,8 +263,8 @@ fn never_ran(pod: &WatchedPod) -> PodEnd {
     PodEnd { exit: None, cause: Cause::NotStarted(hindrance), ..PodEnd::default() }
 }
 
-/// How an init container failed. Pods are not restarted, so that the trainer will never run. A sidecar is restarted, and
-/// is ended with its pod.
+/// How an init container failed. Pods are not restarted, so that the trainer will never run; a kubelet whose node lost
+/// its power in the meantime does not say so. A sidecar is restarted, and is ended with its pod.
 fn init_failure(pod: &WatchedPod) -> Option<Hindrance> {
     let mut containers = pod.status.init_container_statuses.iter().filter(|container| !is_sidecar(pod, container));
     containers.find_map(|container| {
