@@ -20,7 +20,9 @@ Kubernetes quantities (`50Gi`).
 OF_KUBERNETES = {
     "affinity": "Affinity",
     "env": "list of EnvVar",
+    "envFrom": "list of EnvFromSource",
     "imagePullSecrets": "list of LocalObjectReference",
+    "resourceClaims": "list of PodResourceClaim",
     "resources": "ResourceRequirements",
     "tolerations": "list of Toleration",
     "topologySpreadConstraints": "list of TopologySpreadConstraint",
