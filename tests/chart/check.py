@@ -130,6 +130,7 @@ def the_default_storage_is_passed_to_the_operator():
                       f"{claim}.retention=Delete")
     assert changed == ["Claim", "2Ti", "nfs", "ReadWriteMany", "Delete"]
     assert storage("checkpoints.defaultStorage=s3://models/runs")[0] == "s3://models/runs"
+    assert storage("checkpoints.defaultStorage=az://models/runs")[0] == "az://models/runs"
     assert "defaultStorage" in rejected("checkpoints.defaultStorage=/models")
 
 

@@ -170,9 +170,9 @@ fn all(patches: &str) -> Vec<Rule> {
         plain("spec.train", "!(has(self.items) && has(self.epochs))", "items and epochs are both set: keep one of them"),
         rule(
             "spec.train.checkpoint",
-            "!has(self.storage) || self.storage.matches('^(pvc://[^/]+|s3://[^/]+|gs://[^/]+|file:///|None$)')",
+            "!has(self.storage) || self.storage.matches('^((pvc|s3|gs|az|abfss)://[^/]+|file:///|None$)')",
             "'storage: \"' + self.storage + '\" is not a storage URL: write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir, \
-             file:///dir or None'",
+             az://container/dir, file:///dir or None'",
         ),
         plain(
             "spec.search[]",

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 /// The optional features of this build.
 pub fn features() -> Vec<&'static str> {
     let all = [
+        ("azure", cfg!(feature = "azure")),
         ("cluster", cfg!(feature = "cluster")),
         ("cuda", cfg!(feature = "cuda")),
         ("gs", cfg!(feature = "gs")),

@@ -537,7 +537,9 @@ fn an_address_that_cannot_work_says_why() {
     for (url, expected) in [
         ("s3://bucket/dir", "feature `s3`"),
         ("gs://bucket/dir", "feature `gs`"),
-        ("ftp://host/dir", "ftp:// is not known: use a path, file://, s3:// or gs://"),
+        ("az://container/dir", "feature `azure`"),
+        ("abfss://container@account.dfs.core.windows.net/dir", "feature `azure`"),
+        ("ftp://host/dir", "ftp:// is not known: use a path, file://, s3://, gs://, az:// or abfss://"),
         ("pvc://claim/dir", "mounted by the operator"),
         ("file://relative", "absolute path"),
         (file.path().to_str().unwrap(), "cannot create the directory"),

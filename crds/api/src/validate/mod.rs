@@ -190,16 +190,18 @@ fn metric_bounds(gates: &Gates) -> Vec<Problem> {
     problems
 }
 
-/// Whether `text` names a storage: `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir` or `file:///dir`.
+/// Whether `text` names a storage: `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir`, `az://container/dir`,
+/// `abfss://container@account.dfs.core.windows.net/dir` or `file:///dir`.
 ///
 /// ```
 /// # use pawl_api::is_storage_url;
 /// assert!(is_storage_url("pvc://models/runs") && is_storage_url("file:///mnt/models"));
+/// assert!(is_storage_url("az://models/runs") && is_storage_url("abfss://models@account.dfs.core.windows.net/runs"));
 /// assert!(!is_storage_url("/mnt/models") && !is_storage_url("s3:///runs"));
 /// ```
 pub fn is_storage_url(text: &str) -> bool {
     let named = |scheme: &str| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
-    ["pvc://", "s3://", "gs://"].into_iter().any(named) || text.starts_with("file:///")
+    ["pvc://", "s3://", "gs://", "az://", "abfss://"].into_iter().any(named) || text.starts_with("file:///")
 }
 
 /// A percentage that is given is one, and of something. What a job has that gives none is always valid.
@@ -255,7 +257,7 @@ fn rest(job: &TrainingJob) -> Vec<Problem> {
             "spec.train.checkpoint.storage",
             quoted(storage),
             "is not a storage URL",
-            "write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir, file:///dir or None",
+            "write pvc://claim/dir, s3://bucket/dir, gs://bucket/dir, az://container/dir, file:///dir or None",
         ));
     }
     if let Some(bytes) = spec.gates.gpu_memory.as_ref().filter(|b| b.get() == 0) {

@@ -175,7 +175,7 @@ pub enum KubectlCommand {
         /// Copy only the records of the job: its manifest, status, plans, reports and loss curves.
         #[arg(long)]
         records: bool,
-        /// Storage of a job that was deleted, of which only the records are copied. Of s3:// and gs:// the pod has none
+        /// Storage of a job that was deleted, of which only the records are copied. Of an object store the pod has none
         /// of the job's credentials: it needs those of the node, or of the default service account.
         #[arg(long, value_name = "URL")]
         storage: Option<String>,

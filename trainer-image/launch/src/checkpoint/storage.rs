@@ -84,7 +84,7 @@ impl std::fmt::Debug for Storage {
 
 impl Storage {
     /// Opens `url`: a path or `file://` URL, whose directory is created; `s3://` and `gs://` with the features of that
-    /// name, configured by the usual environment variables.
+    /// name, `az://` and `abfss://` with the feature `azure`, configured by the usual environment variables.
     pub fn open(url: &str) -> Result<Self, StorageError> {
         let wrong = |problem: String| StorageError::Address { url: url.to_owned(), problem };
         let store = match url.split_once("://") {
@@ -98,8 +98,9 @@ impl Storage {
             }
             Some(("s3", rest)) => s3(rest).map_err(wrong)?,
             Some(("gs", rest)) => gs(rest).map_err(wrong)?,
+            Some(("az" | "abfss", rest)) => azure(url, rest).map_err(wrong)?,
             Some((scheme, _)) => {
-                return Err(wrong(format!("{scheme}:// is not known: use a path, file://, s3:// or gs://")));
+                return Err(wrong(format!("{scheme}:// is not known: use a path, file://, s3://, gs://, az:// or abfss://")));
             }
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -327,6 +328,15 @@ fn gs(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
+/// `az://CONTAINER/DIR`, whose account the environment names, or `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/DIR`.
+#[cfg(feature = "azure")]
+fn azure(url: &str, address: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    let (_, prefix) = address.split_once('/').unwrap_or((address, ""));
+    let store = object_store::azure::MicrosoftAzureBuilder::from_env().with_url(url).build();
+    let store = store.map_err(|e| e.to_string())?;
+    Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
+}
+
 #[cfg(not(feature = "s3"))]
 fn s3(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
     Err("this trainer was built without S3: use an image built with the feature `s3`, or a path".to_owned())
@@ -336,4 +346,9 @@ fn s3(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
 fn gs(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
     Err("this trainer was built without Google Cloud Storage: use an image built with the feature `gs`, or a path"
         .to_owned())
+}
+
+#[cfg(not(feature = "azure"))]
+fn azure(_: &str, _: &str) -> Result<Arc<dyn ObjectStore>, String> {
+    Err("this trainer was built without Azure Blob Storage: use an image built with the feature `azure`, or a path".to_owned())
 }

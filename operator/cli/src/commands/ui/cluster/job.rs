@@ -131,7 +131,7 @@ fn without_curves(name: &str, location: Option<&str>) -> String {
     match location {
         Some(storage) => format!(
             "{MISSING}, but in the records in {storage}: kubectl pawl fetch {name} --records copies them, and kubectl pawl \
-             report {name} writes a page with them. For s3:// and gs://, start pawl ui with the storage too."
+             report {name} writes a page with them. For an object store, start pawl ui with the storage too."
         ),
         None => format!("{MISSING}, and this job has no storage with records."),
     }
