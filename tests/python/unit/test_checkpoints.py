@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, of another gang, or of another job."""
+"""Checkpoints that are damaged, of another gang, or of another job: in a directory, and in an object storage."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Launch, wait_until
-from pawl_launch import CheckpointUnreadable, checkpoints
+from pawl_launch import CheckpointUnreadable, bucket
 from pawl_launch.checkpoints import MANIFEST, Store
 from pawl_launch.fence import Fence
 from pawl_launch.gang import Gang
@@ -25,6 +25,20 @@ from pawl_launch.progress import Position, Reporter
 from pawl_launch.throughput import Throughput
 
 POLICY: dict[str, Any] = {"everySeconds": 3600, "keep": 2, "resume": True}
+# Precedes the directory in the address of a storage.
+SCHEME = ""
+
+
+@pytest.fixture(params=["directory", "objects"])
+def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with a directory, then with an object storage whose objects are the files of that directory."""
+    if request.param == "objects":
+        store = pytest.importorskip("obstore.store")
+        monkeypatch.setattr(f"{__name__}.SCHEME", "s3://")
+        monkeypatch.setattr(bucket, "connect", lambda _, path: store.LocalStore(path, automatic_cleanup=True, mkdir=True))
+
+
+in_both = pytest.mark.usefixtures("both")
 
 
 def keeper(
@@ -42,7 +56,7 @@ def keeper(
     policy = CheckpointPolicy.read(POLICY | more)
     plan = Plan("job", attempt, launch, "Train", {}, config or {}, seed, checkpoint=policy, workload="script")
     identity = {} if uid is None else {"namespace": "team", "uid": uid}
-    of = Rank(rank=rank, world_size=world_size, checkpoints=str(directory), identity=identity)
+    of = Rank(rank=rank, world_size=world_size, checkpoints=f"{SCHEME}{directory}", identity=identity)
     reporter = Reporter(plan, of, Throughput(0), Position())
     return Keeper(plan, of, Gang(rank, 1), reporter), reporter
 
@@ -54,7 +68,9 @@ def write(training: tuple[Keeper, Reporter], step: int) -> Path:
     with found.write({}) as partial:
         (partial / "state.bin").write_bytes(b"x" * step)
     assert reporter.last_checkpoint is not None
-    return partial.parent / reporter.last_checkpoint["name"]
+    storage = found._rank.checkpoints
+    assert storage is not None
+    return Path(storage.removeprefix("s3://"), reporter.last_checkpoint["name"])
 
 
 def resumed(training: tuple[Keeper, Reporter]) -> int | None:
@@ -69,13 +85,16 @@ def flip(file: Path) -> None:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name not in ("epochs", ".pawl"))
+    # An object storage has no empty directories.
+    entries = [path for path in directory.iterdir() if path.is_file() or any(path.iterdir())]
+    return sorted(path.name for path in entries if path.name not in ("epochs", ".pawl"))
 
 
 def quarantined(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / ".pawl/quarantine").iterdir())
 
 
+@in_both
 @pytest.mark.parametrize("victim", ["state.bin", MANIFEST])
 def test_a_flipped_bit_is_never_resumed(tmp_path: Path, victim: str) -> None:
     old = keeper(tmp_path)
@@ -99,6 +118,7 @@ def test_what_an_earlier_version_set_aside_is_left_alone_and_known(tmp_path: Pat
     assert len(Store(tmp_path).damaged()) == 4
 
 
+@in_both
 def test_what_is_damaged_does_not_fill_the_storage(tmp_path: Path) -> None:
     for attempt in range(1, 6):
         training = keeper(tmp_path, f"job-{attempt}", keep=9)
@@ -110,6 +130,7 @@ def test_what_is_damaged_does_not_fill_the_storage(tmp_path: Path) -> None:
     assert resumed(keeper(tmp_path, "job-7")) == 11
 
 
+@in_both
 def test_files_that_have_grown_are_not_read(tmp_path: Path) -> None:
     old = keeper(tmp_path)
     paths = [write(old, step) for step in (1, 2)]
@@ -121,6 +142,7 @@ def test_files_that_have_grown_are_not_read(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 5
 
 
+@in_both
 def test_a_training_of_which_only_damage_is_left_does_not_begin_anew(tmp_path: Path) -> None:
     flip(write(keeper(tmp_path), 1) / "state.bin")
     for attempt in ("job-2", "job-3"):
@@ -128,6 +150,7 @@ def test_a_training_of_which_only_damage_is_left_does_not_begin_anew(tmp_path: P
             keeper(tmp_path, attempt)
 
 
+@in_both
 def test_a_training_of_which_nothing_was_good_begins_anew(tmp_path: Path) -> None:
     training = keeper(tmp_path)
     names = [write(training, step).name for step in (1, 2)]
@@ -143,6 +166,7 @@ def test_a_training_of_which_nothing_was_good_begins_anew(tmp_path: Path) -> Non
         keeper(tmp_path, "job-4", expected={"name": path.name, "step": 1, "items": 10})
 
 
+@in_both
 def test_checkpoints_without_hashes_are_read(tmp_path: Path) -> None:
     """Those of the versions before."""
     path = write(keeper(tmp_path), 1)
@@ -153,6 +177,7 @@ def test_checkpoints_without_hashes_are_read(tmp_path: Path) -> None:
     assert resumed(keeper(tmp_path, "job-2")) == 1
 
 
+@in_both
 def test_a_gang_that_was_superseded_writes_and_deletes_nothing(tmp_path: Path) -> None:
     old = keeper(tmp_path, keep=1)
     write(old, 1)
@@ -170,6 +195,7 @@ def test_a_gang_that_was_superseded_writes_and_deletes_nothing(tmp_path: Path) -
     assert resumed(keeper(tmp_path, "job-3")) == 2
 
 
+@in_both
 def test_a_gang_frozen_while_it_writes_changes_nothing_of_the_new_one(tmp_path: Path) -> None:
     old = keeper(tmp_path, keep=1)
     write(old, 1)
@@ -203,6 +229,7 @@ def test_two_gangs_of_an_attempt_never_share_a_directory(tmp_path: Path) -> None
     assert first.begin(10, "job-1") != second.begin(10, "job-1")
 
 
+@in_both
 def test_checkpoints_of_another_job_are_neither_resumed_nor_deleted(tmp_path: Path) -> None:
     own = tmp_path / "own"
     write(keeper(own, uid="one"), 1)
@@ -212,12 +239,13 @@ def test_checkpoints_of_another_job_are_neither_resumed_nor_deleted(tmp_path: Pa
         keeper(own, uid="two")
     assert sorted(own.rglob("*")) == before
     own.rename(tmp_path / "other")
-    named = keeper(own, uid="two", resumeFrom={"storage": str(tmp_path / "other")})
+    named = keeper(own, uid="two", resumeFrom={"storage": f"{SCHEME}{tmp_path / 'other'}"})
     assert resumed(named) == 1
     write(named, 2)
     assert resumed(keeper(own, "job-2", uid="two")) == 2
 
 
+@in_both
 def test_all_ranks_resume_what_rank_0_has_found(tmp_path: Path) -> None:
     write(keeper(tmp_path), 1)
     found: list[int | None] = []
@@ -233,6 +261,7 @@ def test_all_ranks_resume_what_rank_0_has_found(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".resume-*"))
 
 
+@in_both
 def test_a_rank_without_rank_0_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pawl_launch.decision.Board.read.__defaults__", (0.1,))
     with pytest.raises(LostPeer, match="rank 0 has not named the checkpoint"):
@@ -334,6 +363,7 @@ def test_a_full_storage_is_recognized_by_the_number_of_the_error() -> None:
     assert Outcome.STORAGE_FULL.exit_code == 24
 
 
+@in_both
 @pytest.mark.parametrize("other", [{"config": {"depth": 3}}, {"seed": 2}], ids=["configuration", "seed"])
 def test_a_checkpoint_of_another_training_is_not_resumed(tmp_path: Path, other: dict[str, Any]) -> None:
     write(keeper(tmp_path, config={"depth": 2}), 3)
@@ -342,6 +372,7 @@ def test_a_checkpoint_of_another_training_is_not_resumed(tmp_path: Path, other: 
     assert resumed(keeper(tmp_path, "job-3", config={"depth": 2})) == 3
 
 
+@in_both
 def test_a_manifest_lists_the_launches_that_trained_the_model(tmp_path: Path) -> None:
     def trained(path: Path) -> list[tuple[int, str, str]]:
         parts = json.loads((path / MANIFEST).read_text())["author"]["trained"]
@@ -359,6 +390,7 @@ def test_a_manifest_lists_the_launches_that_trained_the_model(tmp_path: Path) ->
     ]
 
 
+@in_both
 def test_a_checkpoint_of_an_earlier_version_is_resumed_although_it_does_not_say_what_it_trained(tmp_path: Path) -> None:
     first = write(keeper(tmp_path), 3)
     manifest = json.loads((first / MANIFEST).read_text())
@@ -375,6 +407,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_although_it_does_not_say_
 CASES = json.loads((Path(__file__).parents[3] / "crds/contract/tests/checkpoints.json").read_text())
 
 
+@in_both
 def test_a_checkpoint_that_is_written_anew_after_it_was_discarded_counts(tmp_path: Path) -> None:
     training = keeper(tmp_path)
     write(training, 2)
@@ -383,6 +416,7 @@ def test_a_checkpoint_that_is_written_anew_after_it_was_discarded_counts(tmp_pat
     assert resumed(keeper(tmp_path, "job-2")) == 2
 
 
+@in_both
 @pytest.mark.parametrize("case", [case for case in CASES if "package" in case.get("by", ["package"])], ids=lambda case: case["name"])
 def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]
@@ -396,11 +430,15 @@ def test_the_checkpoint_that_is_resumed_is_that_of_the_vectors(
         saved.append((step, write(training, step), kind))
         if "diverged" in case and len(saved) == len(case["checkpoints"]):
             if case.get("killed"):
-                monkeypatch.setattr(checkpoints, "_remove", lambda path: None)
-            training[0].discard_after(case["diverged"])
-            monkeypatch.undo()
+                with monkeypatch.context() as killed:
+                    killed.setattr(type(training[0]._store), "_delete", lambda self, name: None)
+                    training[0].discard_after(case["diverged"])
+            else:
+                training[0].discard_after(case["diverged"])
     for _, path, kind in saved:
-        if kind == "incomplete":
+        if kind == "incomplete" and SCHEME:
+            (path / MANIFEST).unlink()
+        elif kind == "incomplete":
             path.rename(path.with_name(f".{path.name}.partial"))
         elif kind == "gone":
             shutil.rmtree(path)

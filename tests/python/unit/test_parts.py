@@ -14,7 +14,7 @@ import pytest
 from pawl_launch import CheckpointUnreadable, InvalidPlan, NonFinite, Outcome, Settings, Unsupported, checkpoints, device, hashes, source
 from pawl_launch.advice import advice
 from pawl_launch.budget import Budget
-from pawl_launch.checkpoints import MANIFEST, Store, local_path
+from pawl_launch.checkpoints import MANIFEST, Store
 from pawl_launch.contract_settings import TYPES
 from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
@@ -353,12 +353,6 @@ def test_values_of_different_metrics_are_not_compared(tmp_path: Path) -> None:
     found, _ = keeper(tmp_path, best={"metric": "perplexity"})
     found.compare({"loss": 0.4, "perplexity": 20.0})
     assert found.has_new_best
-
-
-def test_object_storage_is_refused() -> None:
-    assert local_path("file:///a/b", "f") == Path("/a/b")
-    with pytest.raises(Unsupported, match="train.checkpoint.storage: s3://a: .*use pvc://"):
-        local_path("s3://a", "train.checkpoint.storage")
 
 
 class OutOfMemoryError(RuntimeError):

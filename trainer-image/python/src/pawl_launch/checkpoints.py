@@ -1,4 +1,4 @@
-"""Checkpoints: directories in the job's storage, complete once their manifest is there, which has the hashes of their files.
+"""Checkpoints: directories in the job's storage (of an object storage: ``objects.py``), complete once their manifest is there, which has the hashes of their files.
 
 A checkpoint that is damaged is never resumed: it is moved to ``.pawl/quarantine``, as those of scripts without this package, and the
 one before it is resumed. Earlier versions renamed it to ``NAME.damaged``, which is still left alone. Of several gangs
@@ -21,8 +21,10 @@ from . import hashes
 from .author import resumed, trains_as
 from .fence import Epoch, Fence, attempt_number
 from .files import replace, sync
-from .outcome import CheckpointUnreadable, InvalidPlan, Unsupported
+from .gang import Gang
+from .outcome import CheckpointUnreadable, InvalidPlan
 from .plan import CheckpointPolicy
+from .probe import LESS_SPACE
 
 MANIFEST = "pawl.json"
 QUARANTINE = Path(".pawl", "quarantine")
@@ -40,8 +42,8 @@ _LONGEST_MANIFEST = 64 << 20
 # Parts of a model in progress; the manifest has more.
 _REPORTED_PARTS = 16
 # Damaged checkpoints that are kept, for whoever looks for the cause.
-_KEEP_DAMAGED = 2
-_log = logging.getLogger("pawl_launch")
+KEEP_DAMAGED = 2
+log = logging.getLogger("pawl_launch")
 
 
 @dataclass(frozen=True)
@@ -62,28 +64,21 @@ class Checkpoint:
         return {"name": self.path.name, "step": self.step, "items": self.items}
 
 
-class _Damage(Exception):
+class Damage(Exception):
     """Why a checkpoint is damaged."""
 
 
-def local_path(storage: str, field_name: str) -> Path:
-    """The directory of a storage that is a path or a ``file://`` URL.
-
-    Raises:
-        Unsupported: It is an object storage, to which scripts have no access through this package.
-    """
-    if storage.startswith("file://"):
-        return Path(storage[len("file://") :])
-    if "://" in storage:
-        raise Unsupported(f"{field_name}: {storage}: this script writes to directories only: use pvc:// or file://")
-    return Path(storage)
-
-
 class Store:
-    """The checkpoints of one job. Without a ``fence``, it is only read."""
+    """The checkpoints of one job, here in a directory. Without a ``fence``, it is only read."""
+
+    remedy = LESS_SPACE
+    """When there is no space left in ``directory``."""
 
     def __init__(self, directory: Path, fence: Fence | None = None, author: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
+        """Where scripts write and read checkpoints."""
+        self.name = str(directory)
+        """The storage, in messages."""
         self._fence = fence
         self._author = dict(author or {})
 
@@ -94,18 +89,14 @@ class Store:
         Raises:
             OSError: The storage cannot be read.
         """
-        try:
-            names = os.listdir(self.directory)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
         found, diverged = [], self._diverged()
-        for name in names:
+        for name in self._names():
             if name.startswith(".") or name.endswith(DAMAGED) or name in diverged:
                 continue
             try:
-                checkpoint = _read(self.directory / name)
-            except _Damage as damage:
-                self._quarantine(self.directory / name, damage)
+                checkpoint = self._read(name)
+            except Damage as damage:
+                self._quarantine(name, damage)
             else:
                 found += [checkpoint] if checkpoint else []
         return sorted(found, key=lambda checkpoint: (checkpoint.epoch, checkpoint.items))
@@ -120,7 +111,7 @@ class Store:
             author = checkpoint.author
             if author.get("uid") not in (None, "", uid):
                 raise CheckpointUnreadable(
-                    f"{self.directory} contains checkpoints of another job ({author.get('job')}, uid {author['uid']}), such as "
+                    f"{self.name} contains checkpoints of another job ({author.get('job')}, uid {author['uid']}), such as "
                     f"{checkpoint.path.name}: nothing was read or deleted: move them elsewhere; to continue from them, set "
                     "train.resumeFrom.storage to where they are"
                 )
@@ -133,7 +124,7 @@ class Store:
         """
         if not trains_as(self._author, found.author):
             raise CheckpointUnreadable(
-                f"checkpoint {found.path.name} in {self.directory} was trained with another workload, configuration or seed, by attempt "
+                f"checkpoint {found.path.name} in {self.name} was trained with another workload, configuration or seed, by attempt "
                 f"{found.author.get('attempt')} of job {found.author.get('job')}: use another train.checkpoint.storage, or name this one "
                 "in train.resumeFrom to start from it"
             )
@@ -151,9 +142,9 @@ class Store:
             if not_after is not None and checkpoint.items > not_after:
                 continue
             try:
-                _verify(checkpoint)
-            except _Damage as damage:
-                self._quarantine(checkpoint.path, damage)
+                self._verify(checkpoint)
+            except Damage as damage:
+                self._quarantine(checkpoint.path.name, damage)
             else:
                 return checkpoint
         return None
@@ -165,11 +156,11 @@ class Store:
             CheckpointUnreadable: This rank does not find it.
         """
         try:
-            found = _read(self.directory / name)
-        except _Damage as damage:
-            raise CheckpointUnreadable(f"{self.directory / name}: {damage}, but rank 0 has read it") from damage
+            found = self._read(name)
+        except Damage as damage:
+            raise CheckpointUnreadable(f"{self.name}/{name}: {damage}, but rank 0 has read it") from damage
         if found is None:
-            raise CheckpointUnreadable(f"{self.directory} does not contain {name} on this node, but rank 0 has read it: mount it there")
+            raise CheckpointUnreadable(f"{self.name} does not contain {name} on this node, but rank 0 has read it: mount it there")
         return found
 
     def damaged(self) -> list[Path]:
@@ -177,18 +168,12 @@ class Store:
         found = [*self.directory.glob(f"*{DAMAGED}"), *(self.directory / QUARANTINE).glob("*")]
         return sorted(found, key=lambda path: path.name)
 
-    def _quarantine(self, path: Path, damage: _Damage) -> None:
+    def _quarantine(self, name: str, damage: Damage) -> None:
         """Moves a damaged checkpoint into the quarantine, where this gang may write."""
-        _log.warning("checkpoint %s is damaged: %s; it is not used", path, damage)
-        if self._fence is None:
-            return
-        self._fence.check()
-        aside = self.directory / QUARANTINE / path.name
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(path, aside)
-        sync(aside.parent)
-        sync(self.directory)
+        log.warning("checkpoint %s/%s is damaged: %s; it is not used", self.name, name, damage)
+        if self._fence is not None:
+            self._fence.check()
+            self._move_aside(name)
 
     def discard_after(self, limit: int | None) -> None:
         """Deletes the checkpoints of more than ``limit`` items, if there is a limit: their weights are bad. What is deleted is noted: the
@@ -198,13 +183,13 @@ class Store:
         bad = [name for name in self._after(limit) if name not in noted]
         if bad:
             self.check()
-            (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
             noted = [*noted, *bad][-_MOST_NOTED:]
-            replace(self.directory / DIVERGED, {"names": noted}, durable=True)
+            self._note({"names": noted})
+        present = set(self._names()) if noted else set()
         for name in noted:
-            if _order(name) is not None and (self.directory / name).exists():
+            if order(name) is not None and name in present:
                 self.check()
-                _remove(self.directory / name)
+                self._delete(name)
 
     def is_bad(self, known: str, limit: int | None) -> bool:
         """Whether the checkpoint ``known`` is not missing but bad: it is one of more than ``limit`` items, or was deleted because it was;
@@ -212,21 +197,21 @@ class Store:
         bad = [*self._after(limit), *self._diverged()]
         if known in bad:
             return True
-        start = _order(known) if self.is_after(known, limit) else None
+        start = order(known) if self.is_after(known, limit) else None
         bad += [path.name for path in self.damaged()]
-        return start is not None and any((order := _order(name)) is not None and order >= start for name in bad)
+        return start is not None and any((found := order(name)) is not None and found >= start for name in bad)
 
     def is_after(self, name: str, limit: int | None) -> bool:
         """Whether the name of a checkpoint is that of one of more than ``limit`` items."""
-        order = _order(name)
-        return limit is not None and order is not None and order[1] > limit
+        found = order(name)
+        return limit is not None and found is not None and found[1] > limit
 
     def _after(self, limit: int | None) -> list[str]:
         return [] if limit is None else [checkpoint.path.name for checkpoint in self.all() if checkpoint.items > limit]
 
     def _diverged(self) -> list[str]:
         try:
-            names = json.loads((self.directory / DIVERGED).read_bytes()[:_LONGEST_LIST])["names"]
+            names = json.loads(self._noted())["names"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return []
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -253,9 +238,13 @@ class Store:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def name(self, partial: Path) -> str:
+    def name_of(self, partial: Path) -> str:
         """The name of the checkpoint that :meth:`commit` makes of ``partial``."""
         return partial.name.removeprefix(".").removesuffix(".partial")
+
+    def gather(self, partial: Path, gang: Gang) -> None:
+        """Waits until all ranks have written their files. Collective."""
+        gang.barrier()
 
     def commit(self, partial: Path, step: int, items: int, state: Mapping[str, Any]) -> Checkpoint:
         """Completes the checkpoint in ``partial``: durable, then visible.
@@ -268,23 +257,18 @@ class Store:
         self.check()
         files = {str(file.relative_to(partial)): file.stat().st_size for file in sorted(partial.rglob("*")) if file.is_file()}
         files.pop(MANIFEST, None)
-        if not files:
-            raise InvalidPlan("checkpoint: the script has written no file: save the state in the directory of run.checkpoint()")
+        require_files(files)
         for name in files:
             sync(partial / name)
         # A directory that contains only directories, too: its entries are not on the disk otherwise.
         for directory in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
             sync(directory)
-        epoch = Epoch() if self._fence is None else self._fence.epoch
         found = dict(hashes.of_files(partial, files))
-        manifest = {"format": _FORMAT, "step": step, "items": items, "files": files, "hashes": found}
-        manifest |= {"author": self._author, "epoch": str(epoch), "state": json.loads(json.dumps(dict(state)))}
+        checkpoint = Checkpoint(self.directory / self.name_of(partial), step, items, dict(state), self._epoch, self._author, found)
         self.check()
-        replace(partial / MANIFEST, manifest | {"sha256": hashes.seal(manifest)}, durable=True)
-        path = self.directory / self.name(partial)
-        if path.name in (noted := self._diverged()):
-            # It is written anew.
-            replace(self.directory / DIVERGED, {"names": [name for name in noted if name != path.name]}, durable=True)
+        replace(partial / MANIFEST, manifest_of(checkpoint, files), durable=True)
+        path = checkpoint.path
+        self._forgive(path.name)
         # Not deleted before the new one is in its place: it may be the only checkpoint.
         replaced = partial.with_suffix(".replaced")
         if path.exists():
@@ -293,7 +277,10 @@ class Store:
         os.rename(partial, path)
         sync(self.directory)
         shutil.rmtree(replaced, ignore_errors=True)
-        return Checkpoint(path, step, items, dict(state), epoch, self._author, found)
+        return checkpoint
+
+    def finish(self, partial: Path) -> None:
+        """Deletes the copies of this node, when the checkpoint is complete: here there are none."""
 
     def prune(self, policy: CheckpointPolicy, best: str | None, attempt: str) -> None:
         """Deletes all but the newest checkpoints and the best one, and what interrupted writes of this and earlier gangs have
@@ -306,34 +293,112 @@ class Store:
         self.check()
         for checkpoint in complete[: -policy.keep]:
             if checkpoint.path.name != best:
-                _remove(checkpoint.path)
-        for path in damaged[:-_KEEP_DAMAGED]:
+                self._delete(checkpoint.path.name)
+        for path in damaged[:-KEEP_DAMAGED]:
             shutil.rmtree(path, ignore_errors=True)
-        own = Epoch(attempt_number(attempt), 1) if self._fence is None else self._fence.epoch
+        own = Epoch(attempt_number(attempt), 1) if self._fence is None else self._epoch
         for path in entries:
             unfinished = _UNFINISHED.fullmatch(path.name)
             if unfinished and Epoch(int(unfinished[1]), int(unfinished[2] or 1)) <= own:
                 shutil.rmtree(path, ignore_errors=True)
 
+    @property
+    def _epoch(self) -> Epoch:
+        return Epoch() if self._fence is None else self._fence.epoch
 
-def _order(name: str) -> tuple[Epoch, int] | None:
+    def _forgive(self, name: str) -> None:
+        """A checkpoint that was deleted because the training had diverged is written anew."""
+        if name in (noted := self._diverged()):
+            self._note({"names": [other for other in noted if other != name]})
+
+    # What differs where the storage is no directory.
+
+    def _names(self) -> list[str]:
+        """The entries of the storage."""
+        try:
+            return os.listdir(self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _read(self, name: str) -> Checkpoint | None:
+        """The checkpoint with this name, if it is complete. A storage that cannot be read is an error: it is not a missing file.
+
+        Raises:
+            Damage: It is damaged.
+        """
+        path = self.directory / name
+        try:
+            require_short((path / MANIFEST).stat().st_size)
+            content = (path / MANIFEST).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        checkpoint, sizes = parsed(path, content)
+        for file in sizes:
+            # Before anything is read: a file may have grown to any size.
+            try:
+                size = (path / file).stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                raise Damage(f"{file} is missing") from None
+            require_size(file, size, sizes)
+        return checkpoint
+
+    def _verify(self, checkpoint: Checkpoint) -> None:
+        """Compares the files of a checkpoint with their hashes.
+
+        Raises:
+            Damage: One differs.
+        """
+        for name, found in hashes.of_files(checkpoint.path, checkpoint.hashes):
+            require_hash(name, found, checkpoint.hashes)
+
+    def _move_aside(self, name: str) -> None:
+        """Moves a checkpoint into the quarantine."""
+        aside = self.directory / QUARANTINE / name
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(self.directory / name, aside)
+        sync(aside.parent)
+        sync(self.directory)
+
+    def _noted(self) -> bytes:
+        """The names of the checkpoints that were deleted because the training had diverged, JSON."""
+        return (self.directory / DIVERGED).read_bytes()[:_LONGEST_LIST]
+
+    def _note(self, content: dict[str, Any]) -> None:
+        """Replaces them."""
+        (self.directory / DIVERGED.parent).mkdir(exist_ok=True)
+        replace(self.directory / DIVERGED, content, durable=True)
+
+    def _delete(self, name: str) -> None:
+        """Deletes a checkpoint: its manifest first, so that a partly deleted one is never complete."""
+        (self.directory / name / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def order(name: str) -> tuple[Epoch, int] | None:
     """The gang and the items of the checkpoint with this name: it is newer than those whose order is less."""
     found = _CHECKPOINT.fullmatch(name)
     return (Epoch(int(found[2]), int(found[3] or 1)), int(found[1])) if found else None
 
 
-def _read(path: Path) -> Checkpoint | None:
-    """The checkpoint in ``path``, if it is complete. A storage that cannot be read is an error: it is not a missing file."""
+def manifest_of(checkpoint: Checkpoint, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The manifest of a checkpoint. ``sizes``: of its files, bytes."""
+    content = {"format": _FORMAT, "step": checkpoint.step, "items": checkpoint.items, "files": sizes, "hashes": checkpoint.hashes}
+    content |= {"author": checkpoint.author, "epoch": str(checkpoint.epoch), "state": json.loads(json.dumps(checkpoint.state))}
+    return content | {"sha256": hashes.seal(content)}
+
+
+def parsed(path: Path, content: bytes) -> tuple[Checkpoint, dict[str, int]]:
+    """The checkpoint with the manifest ``content``, and the sizes of its files, bytes.
+
+    Raises:
+        Damage: The manifest is corrupt.
+        CheckpointUnreadable: It is of a later format.
+    """
     try:
-        size = (path / MANIFEST).stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if size > _LONGEST_MANIFEST:
-        raise _Damage(f"its manifest has {size} bytes")
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = json.loads(content)
         if "sha256" in manifest and manifest["sha256"] != hashes.seal(manifest):
-            raise _Damage("its manifest does not match its hash")
+            raise Damage("its manifest does not match its hash")
         if manifest["format"] > _FORMAT:
             raise CheckpointUnreadable(
                 f"{path}: format {manifest['format']}: this version of pawl-launch reads up to {_FORMAT}: install a newer one"
@@ -342,31 +407,37 @@ def _read(path: Path) -> Checkpoint | None:
         epoch = Epoch.read(manifest.get("epoch", "")) or Epoch(attempt_number(path.name))
         state, author = dict(manifest["state"]), dict(manifest.get("author", {}))
         checkpoint = Checkpoint(path, int(manifest["step"]), int(manifest["items"]), state, epoch, author, found)
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damage(f"its manifest is corrupt: {type(error).__name__}: {error}") from error
-    # Before anything is read: a file may have grown to any size.
-    for name, expected in sizes.items():
-        try:
-            size = (path / name).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            raise _Damage(f"{name} is missing") from None
-        if size != expected:
-            raise _Damage(f"{name} has {size} bytes, not {expected}")
+        raise Damage(f"its manifest is corrupt: {type(error).__name__}: {error}") from error
+    for name in sizes:
         if found and name not in found:
-            raise _Damage(f"its manifest has no hash of {name}")
-    return checkpoint
+            raise Damage(f"its manifest has no hash of {name}")
+    return checkpoint, sizes
 
 
-def _verify(checkpoint: Checkpoint) -> None:
-    """Compares the files of a checkpoint with their hashes."""
-    for name, found in hashes.of_files(checkpoint.path, checkpoint.hashes):
-        if found != checkpoint.hashes[name]:
-            raise _Damage(f"{name} does not match its hash")
+def require_files(files: Mapping[str, Any]) -> None:
+    """Checks that a script has written some.
+
+    Raises:
+        InvalidPlan: It has written none.
+    """
+    if not files:
+        raise InvalidPlan("checkpoint: the script has written no file: save the state in the directory of run.checkpoint()")
 
 
-def _remove(path: Path) -> None:
-    """Deletes a checkpoint: its manifest first, so that a partly deleted one is never complete."""
-    (path / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
+def require_short(size: int) -> None:
+    """Checks the size of a manifest, bytes. Raises :class:`Damage`."""
+    if size > _LONGEST_MANIFEST:
+        raise Damage(f"its manifest has {size} bytes")
+
+
+def require_size(name: str, size: int, sizes: Mapping[str, int]) -> None:
+    """Checks the size of a file, bytes. Raises :class:`Damage`."""
+    if size != sizes[name]:
+        raise Damage(f"{name} has {size} bytes, not {sizes[name]}")
+
+
+def require_hash(name: str, found: str, known: Mapping[str, str]) -> None:
+    """Checks the hash of a file. Raises :class:`Damage`."""
+    if found != known[name]:
+        raise Damage(f"{name} does not match its hash")

@@ -20,7 +20,6 @@ from .outcome import LostPeer
 from .plan import Plan
 
 _LONGEST_SECONDS = 1800.0
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,29 @@ class Decision:
     """Name of the checkpoint of another job (``train.resumeFrom``) from which they start."""
 
 
-class Board:
-    """Where rank 0 writes its decision."""
+def gang_key(plan: Plan, environment: Mapping[str, str] = os.environ) -> str:
+    """A name that all ranks of a launch know, and no other gang: 16 hexadecimal digits."""
+    token = Path(environment.get("PAWL_TOKEN_FILE") or os.devnull)
+    secret = token.read_bytes() if token.exists() else b""
+    parts = [plan.attempt, plan.launch, environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")]
+    return hashlib.sha256(secret + "\n".join(parts).encode()).hexdigest()[:16]
 
-    def __init__(self, storage: Path, plan: Plan, environment: Mapping[str, str] = os.environ) -> None:
-        token = Path(environment.get("PAWL_TOKEN_FILE") or os.devnull)
-        secret = token.read_bytes() if token.exists() else b""
-        parts = [plan.attempt, plan.launch, environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")]
-        key = hashlib.sha256(secret + "\n".join(parts).encode()).hexdigest()[:16]
-        self._file = storage / f".resume-{key}.json"
+
+class Board:
+    """Where rank 0 writes its decision, here in a directory."""
+
+    poll_seconds = 0.05
+
+    def __init__(self, storage: Path, plan: Plan) -> None:
+        self._name = f".resume-{gang_key(plan)}.json"
+        self._storage = storage
 
     def write(self, decision: Decision) -> None:
         """Announces the decision."""
-        replace(self._file, asdict(decision), durable=True)
+        replace(self._storage / self._name, asdict(decision), durable=True)
+
+    def _content(self) -> bytes:
+        return (self._storage / self._name).read_bytes()
 
     def read(self, seconds: float = _LONGEST_SECONDS) -> tuple[Decision, Epoch]:
         """Waits for the decision, and its epoch. Rank 0 reads a whole checkpoint before it.
@@ -57,13 +66,13 @@ class Board:
         end = time.monotonic() + seconds
         while True:
             try:
-                decision = Decision(**json.loads(self._file.read_text(encoding="utf-8")))
+                decision = Decision(**json.loads(self._content()))
                 return decision, Epoch.read(decision.epoch) or Epoch()
             except (FileNotFoundError, ValueError, TypeError):
                 if time.monotonic() > end:
-                    raise LostPeer(f"rank 0 has not named the checkpoint to resume from in {self._file} in {seconds:.0f} s") from None
-                time.sleep(_POLL_SECONDS)
+                    raise LostPeer(f"rank 0 has not named the checkpoint to resume from in {self._storage} in {seconds:.0f} s") from None
+                time.sleep(self.poll_seconds)
 
     def clear(self) -> None:
         """Deletes the decision, when all ranks have read it."""
-        self._file.unlink(missing_ok=True)
+        (self._storage / self._name).unlink(missing_ok=True)

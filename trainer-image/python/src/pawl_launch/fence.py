@@ -39,34 +39,40 @@ class Epoch(NamedTuple):
 
 
 class Fence:
-    """The epoch of this gang in a storage."""
+    """The epoch of this gang in a storage, here a directory."""
 
-    def __init__(self, storage: Path, attempt: str, epoch: Epoch) -> None:
-        self._storage = storage
+    def __init__(self, storage: Path, attempt: str, epoch: Epoch = Epoch()) -> None:
+        self._folder = storage / FOLDER
         self._attempt = attempt
         self.epoch = epoch
 
     @classmethod
     def claim(cls, storage: Path, attempt: str) -> Fence:
+        """As :meth:`supersede`."""
+        fence = cls(storage, attempt)
+        fence.supersede()
+        return fence
+
+    def supersede(self) -> None:
         """Supersedes all earlier gangs of the job.
 
         Raises:
             Superseded: A later attempt has claimed the storage.
         """
-        number = attempt_number(attempt)
-        (storage / FOLDER).mkdir(parents=True, exist_ok=True)
+        number = attempt_number(self._attempt)
         while True:
-            latest = _latest(storage)
+            latest = self._latest()
             if latest.attempt > number:
-                raise Superseded(attempt, str(latest))
-            epoch = Epoch(number, latest.claim + 1 if latest.attempt == number else 1)
-            try:
-                os.close(os.open(storage / FOLDER / str(epoch), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-            except FileExistsError:
-                continue
-            sync(storage / FOLDER)
-            _forget_earlier(storage, epoch)
-            return cls(storage, attempt, epoch)
+                raise Superseded(self._attempt, str(latest))
+            self.epoch = Epoch(number, latest.claim + 1 if latest.attempt == number else 1)
+            if self._create(str(self.epoch)):
+                break
+        # No gang needs the claims before this one: only the latest one counts. Otherwise there would be one for each restart that
+        # the job ever had.
+        for name in self._names():
+            if (epoch := Epoch.read(name)) and epoch < self.epoch:
+                with suppress(OSError):
+                    self._delete(name)
 
     def check(self) -> None:
         """Is called before anything is written, made visible or deleted.
@@ -74,9 +80,31 @@ class Fence:
         Raises:
             Superseded: A later gang has claimed the storage.
         """
-        latest = _latest(self._storage)
+        latest = self._latest()
         if latest > self.epoch:
             raise Superseded(self._attempt, str(latest))
+
+    def _latest(self) -> Epoch:
+        return max((epoch for name in self._names() if (epoch := Epoch.read(name))), default=Epoch())
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+
+    def _create(self, name: str) -> bool:
+        """Creates a claim. Returns whether it is new."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError:
+            return False
+        sync(self._folder)
+        return True
+
+    def _delete(self, name: str) -> None:
+        (self._folder / name).unlink()
 
 
 def attempt_number(attempt: str) -> int:
@@ -85,24 +113,3 @@ def attempt_number(attempt: str) -> int:
     found = _ATTEMPT.fullmatch(attempt)
     number = int(found[1]) if found else 0
     return number if number < 2**32 else 0
-
-
-def _latest(storage: Path) -> Epoch:
-    return max(_claimed(storage), default=Epoch())
-
-
-def _claimed(storage: Path) -> list[Epoch]:
-    try:
-        names = os.listdir(storage / FOLDER)
-    except FileNotFoundError:
-        return []
-    return [epoch for name in names if (epoch := Epoch.read(name))]
-
-
-def _forget_earlier(storage: Path, own: Epoch) -> None:
-    """Deletes the claims before this one, which no gang needs: only the latest one counts. Otherwise there would be one for each
-    restart that the job ever had."""
-    for epoch in _claimed(storage):
-        if epoch < own:
-            with suppress(OSError):
-                (storage / FOLDER / str(epoch)).unlink()

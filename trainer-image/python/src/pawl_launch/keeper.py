@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .author import author
-from .checkpoints import DAMAGED, Checkpoint, Store, local_path
+from .checkpoints import DAMAGED, Checkpoint, Store
 from .decision import Board, Decision
-from .fence import Fence
 from .gang import Gang
 from .outcome import CheckpointUnreadable, InvalidPlan, LaunchError, is_full
+from .places import Place, open_place
 from .plan import CheckpointPolicy, Plan, Rank
-from .probe import full, has_no_space, probe
+from .probe import full, has_no_space
 from .progress import Position, Reporter
 
 # Quarantined checkpoints that progress names.
@@ -42,20 +42,29 @@ class Keeper:
         self.resumed: Checkpoint | None = None
         self.weights_only = False
         self._board: Board | None = None
-        self._storage = rank.checkpoints
+        self._rank = rank
         if plan.kind == "Train" and plan.checkpoint is not None and rank.checkpoints is not None:
             self._policy = plan.checkpoint
-            directory = local_path(rank.checkpoints, "train.checkpoint.storage")
-            self._board = Board(directory, plan) if rank.world_size > 1 else None
+            place = self._open(rank.checkpoints, "train.checkpoint.storage")
+            self._board = place.board(plan) if rank.world_size > 1 else None
             begin = self._lead if rank.rank == 0 else self._follow
-            self._begin(begin(directory, plan.checkpoint, rank), plan.checkpoint)
+            self._begin(begin(place, plan.checkpoint, rank), plan.checkpoint)
 
-    def _lead(self, directory: Path, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+    def _open(self, storage: str, field_name: str) -> Place:
+        return open_place(storage, field_name, self._plan, self._rank, self._beat)
+
+    def _beat(self) -> None:
+        """Reports that the transfer of a checkpoint advances."""
+        self._reporter.heartbeat += 1
+        self._reporter.publish()
+
+    def _lead(self, place: Place, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
         """On rank 0: supersedes all earlier gangs, and finds the checkpoint to resume from. Returns it, and whether it is an own
         one."""
-        Store(directory).require_own(rank.identity.get("uid"))
-        fence = Fence.claim(directory, self._plan.attempt)
-        self._store = Store(directory, fence, author(self._plan, rank))
+        place.store().require_own(rank.identity.get("uid"))
+        fence = place.fence(self._plan.attempt)
+        fence.supersede()
+        self._store = place.store(fence, author(self._plan, rank))
         found, is_own = self._find(self._store, policy, rank) if policy.resume else (None, True)
         if found is not None and is_own:
             self._store.resume(found)
@@ -67,15 +76,15 @@ class Keeper:
             self._board.write(Decision(epoch, own=name) if is_own else Decision(epoch, other=name))
         return found, is_own
 
-    def _follow(self, directory: Path, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+    def _follow(self, place: Place, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
         """On the other ranks: the epoch and the checkpoint of rank 0."""
         assert self._board is not None
         decision, epoch = self._board.read()
-        self._store = Store(directory, Fence(directory, self._plan.attempt, epoch), author(self._plan, rank))
+        self._store = place.store(place.fence(self._plan.attempt, epoch), author(self._plan, rank))
         if decision.own is not None:
             return self._store.named(decision.own), True
         if decision.other is not None:
-            return _other_store(rank.resume_from or policy.resume_from or "").named(decision.other), False
+            return self._other_store(rank.resume_from or policy.resume_from or "").named(decision.other), False
         return None, True
 
     def _find(self, store: Store, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
@@ -88,12 +97,12 @@ class Keeper:
         elif found is None and (policy.known is not None or damaged):
             only = ", ".join(damaged)
             raise CheckpointUnreadable(
-                f"checkpoint {policy.known or only} was written, but {store.directory} contains no complete "
+                f"checkpoint {policy.known or only} was written, but {store.name} contains no complete "
                 f"checkpoint{f', only damaged ones ({only})' if only else ''}: restore the storage or its mount, then set "
                 "spec.suspend to true and back to false"
             )
         if found is None and policy.resume_from is not None:
-            return _other(rank.resume_from or policy.resume_from), False
+            return self._other(rank.resume_from or policy.resume_from), False
         return found, True
 
     def _begin(self, decided: tuple[Checkpoint | None, bool], policy: CheckpointPolicy) -> None:
@@ -122,8 +131,8 @@ class Keeper:
         Raises:
             CheckpointUnreadable: It cannot.
         """
-        if self._plan.checkpoint is not None and self._storage is not None:
-            probe(local_path(self._storage, "train.checkpoint.storage"))
+        if self._plan.checkpoint is not None and self._rank.checkpoints is not None:
+            self._open(self._rank.checkpoints, "train.checkpoint.storage").probe()
 
     def agreed(self) -> None:
         """All ranks have taken a step: they have read what rank 0 decided."""
@@ -179,8 +188,8 @@ class Keeper:
             self._store.check()
             self._require_space(partial, error)
             raise
-        self._gang.barrier()
-        reference = {"name": self._store.name(partial), "step": position.step, "items": position.items}
+        self._store.gather(partial, self._gang)
+        reference = {"name": self._store.name_of(partial), "step": position.step, "items": position.items}
         if self._best is not None:
             position.best_checkpoint = {"checkpoint": reference, "metric": self._best[0], "value": self._best[1]}
         if self._gang.rank == 0:
@@ -193,6 +202,7 @@ class Keeper:
             best = position.best_checkpoint
             self._store.prune(self._policy, None if best is None else best["checkpoint"]["name"], self._plan.attempt)
         self._gang.barrier()
+        self._store.finish(partial)
         self._reporter.last_checkpoint = reference
         self._saved_items = position.items
         self._best = None
@@ -223,19 +233,17 @@ class Keeper:
         found = error if isinstance(error, OSError) and is_full(error) else has_no_space(self._store.directory)
         if found is not None:
             shutil.rmtree(partial, ignore_errors=True)
-            raise full(self._store.directory, found) from error
+            raise full(self._store.directory, found, self._store.remedy) from error
 
+    def _other_store(self, storage: str) -> Store:
+        return self._open(storage, "train.resumeFrom.storage").store()
 
-def _other_store(storage: str) -> Store:
-    return Store(local_path(storage, "train.resumeFrom.storage"))
-
-
-def _other(storage: str) -> Checkpoint:
-    """The newest checkpoint of another job."""
-    found = _other_store(storage).newest()
-    if found is None:
-        raise InvalidPlan(
-            f"train.resumeFrom.storage: {storage} contains no complete checkpoint: use status.training.storage of a job that "
-            "has trained"
-        )
-    return found
+    def _other(self, storage: str) -> Checkpoint:
+        """The newest checkpoint of another job."""
+        found = self._other_store(storage).newest()
+        if found is None:
+            raise InvalidPlan(
+                f"train.resumeFrom.storage: {storage} contains no complete checkpoint: use status.training.storage of a job that "
+                "has trained"
+            )
+        return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from .files import sync
 from .outcome import CheckpointUnreadable, StorageFull, is_full
 
+LESS_SPACE = "free some space there, or keep fewer checkpoints (train.checkpoint.keep)"
 _CONTENT = b"pawl"
 # Bytes that are written to see whether there is space: less than any checkpoint.
 _TRIED = 1 << 20
@@ -37,19 +38,16 @@ def probe(storage: Path) -> None:
         (storage / f"{name}.renamed").unlink()
     except OSError as error:
         if is_full(error):
-            raise full(storage, error) from error
+            raise full(storage, error, LESS_SPACE) from error
         raise CheckpointUnreadable(
             f"checkpoint storage {storage}: {error.strerror or error}: give the trainer's user write permission there, and mount it "
             "writable"
         ) from error
 
 
-def full(storage: Path, error: OSError) -> StorageFull:
+def full(storage: Path, error: OSError, remedy: str) -> StorageFull:
     """The error of a storage that is full."""
-    return StorageFull(
-        f"checkpoint storage {storage}: {error.strerror or error}: free some space there, or keep fewer checkpoints "
-        "(train.checkpoint.keep)"
-    )
+    return StorageFull(f"checkpoint storage {storage}: {error.strerror or error}: {remedy}")
 
 
 def has_no_space(directory: Path) -> OSError | None:
