@@ -9,6 +9,7 @@ A comment in the line before a block, or before a `{{#document}}` for all of its
     <!-- file: NAME -->            the block is written to this file before the following commands of the page
     <!-- fragment of PATH -->      a part of a TrainingJob, such as spec.gates (yaml)
     <!-- values of the chart -->   values of the Helm chart (yaml)
+    <!-- collector -->             a configuration of an OpenTelemetry collector, which tests/observability/collector.py checks (yaml)
 
 Command blocks of a page run in order in one new directory, with `pawl` and `kubectl-pawl` in the PATH, the Python package, and the
 directories examples, charts and crds of the repository. In all of them, run or not, the subcommands and flags of pawl and the
@@ -70,7 +71,7 @@ def marks(comment):
     for prefix in ("not run: ", "file: ", "fragment of "):
         if comment.startswith(prefix):
             return {prefix.strip(": "): comment.removeprefix(prefix)}
-    return {comment: ""} if comment == "values of the chart" else {}
+    return {comment: ""} if comment in ("values of the chart", "collector") else {}
 
 
 def blocks(page, text, outer=None):
@@ -212,6 +213,8 @@ def check_yaml(block):
     if "values of the chart" in block.marks:
         for path in leaves(found[0]):
             chart_value(path)
+        return None
+    if "collector" in block.marks:
         return None
     for document in found:
         if not isinstance(document, dict) or "apiVersion" not in document:
