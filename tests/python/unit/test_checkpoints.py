@@ -84,6 +84,13 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+def claimed(directory: Path) -> Fence:
+    """The fence of a gang of the first attempt."""
+    fence = Fence(directory, "job-1")
+    fence.supersede()
+    return fence
+
+
 def names(directory: Path) -> list[str]:
     # An object storage has no empty directories.
     entries = [path for path in directory.iterdir() if path.is_file() or any(path.iterdir())]
@@ -208,7 +215,7 @@ def test_a_gang_frozen_while_it_writes_changes_nothing_of_the_new_one(tmp_path: 
 
 
 def test_what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang(tmp_path: Path) -> None:
-    store = Store(tmp_path, Fence.claim(tmp_path, "job-1"))
+    store = Store(tmp_path, claimed(tmp_path))
     partial = store.begin(990, "job-1")
     (partial / "state.bin").write_bytes(b"x")
     new = keeper(tmp_path, "job-2")
@@ -224,7 +231,7 @@ def test_what_a_superseded_gang_still_finishes_is_older_than_all_of_the_new_gang
 
 
 def test_two_gangs_of_an_attempt_never_share_a_directory(tmp_path: Path) -> None:
-    first, second = (Store(tmp_path, Fence.claim(tmp_path, "job-1")) for _ in range(2))
+    first, second = (Store(tmp_path, claimed(tmp_path)) for _ in range(2))
     first.check = lambda: None  # type: ignore[method-assign]
     assert first.begin(10, "job-1") != second.begin(10, "job-1")
 

@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from pawl_launch import CheckpointUnreadable, bucket
 from pawl_launch.bucket import Bucket, BucketError
 from pawl_launch.checkpoints import MANIFEST
 from pawl_launch.gang import Gang
+from pawl_launch.keeper import Keeper
 from pawl_launch.objects import ObjectFence, ObjectStore
 from pawl_launch.outcome import InvalidPlan, Superseded, Unsupported
 from pawl_launch.places import open_place, probe_objects
 from pawl_launch.plan import CheckpointPolicy, Plan, Rank
+from pawl_launch.progress import Position, Reporter
+from pawl_launch.throughput import Throughput
 
 obstore = pytest.importorskip("obstore", reason="needs obstore")
 PLAN = Plan("job", "job-1", "launch", "Train", {}, {}, 1)
@@ -246,6 +250,52 @@ def test_nodes_without_a_common_directory_write_and_read_one_checkpoint(memory: 
             "shard-1": "weights of 1",
             "config": "as 0 writes it",
         }
+
+
+class Ranks(Gang):
+    """Ranks that are threads."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier) -> None:
+        super().__init__(rank, barrier.parties)
+        self._barrier = barrier
+
+    def barrier(self) -> None:
+        self._barrier.wait(60)
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2])
+def test_all_ranks_of_all_nodes_write_and_resume(memory: Bucket, ranks_per_node: int) -> None:
+    """A machine cannot have two nodes with directories of their own: here, all nodes have one."""
+    policy = CheckpointPolicy.read({"everySeconds": 3600, "keep": 1, "resume": True})
+
+    def gang(attempt: int) -> list[tuple[str, list[str]]]:
+        """What each rank has resumed, and the files of it."""
+        plan = Plan("job", f"job-{attempt}", f"launch-{attempt}", "Train", {}, {}, 1, checkpoint=policy)
+        barrier = threading.Barrier(2)
+
+        copies: list[Path] = []
+
+        def of(number: int) -> tuple[str, list[str]]:
+            rank = Rank(number, number % ranks_per_node, 2, ranks_per_node, checkpoints="s3://bucket/job")
+            reporter = Reporter(plan, rank, Throughput(0), Position())
+            keeper = Keeper(plan, rank, Ranks(number, barrier), reporter)
+            resumed = keeper.resumed
+            files = sorted(path.name for path in resumed.path.iterdir()) if resumed else []
+            reporter.position.step, reporter.position.items = attempt, 10 * attempt
+            with keeper.write({}) as directory:
+                (directory / f"shard-{number}").write_text(f"{attempt} {number}")
+            copies.extend([resumed.path] if resumed else [])
+            return resumed.path.name if resumed else "", files
+
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(of, range(2)))
+        assert not any(path.exists() for path in copies), "they are deleted when there is a newer checkpoint"
+        return found
+
+    assert gang(1) == [("", []), ("", [])]
+    assert gang(2) == 2 * [("000000000000010-job-1", [MANIFEST, "shard-0", "shard-1"])]
+    assert memory.sizes("000000000000020-job-2").keys() == {MANIFEST, "shard-0", "shard-1"}
+    assert not memory.sizes("000000000000010-job-1"), "one is kept"
 
 
 def test_a_file_of_two_other_nodes_that_differs_is_an_error(memory: Bucket, tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ pub struct Checkpoint {
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1000))]
     pub keep: u32,
-    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir`, `az://container/dir` or `file:///dir`. Each job writes to
-    /// NAMESPACE/NAME/UID there (`status.training.storage`). Default: the state directory (local), or the operator's default storage.
-    /// `None`: on a cluster, the checkpoints are deleted with the pods.
+    /// `pvc://claim/dir`, `s3://bucket/dir`, `gs://bucket/dir`, `az://container/dir` or `file:///dir`. Each job writes
+    /// to NAMESPACE/NAME/UID there (`status.training.storage`). Default: the state directory (local), or the operator's
+    /// default storage. `None`: on a cluster, the checkpoints are deleted with the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub storage: Option<String>,

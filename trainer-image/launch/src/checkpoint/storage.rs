@@ -100,7 +100,9 @@ impl Storage {
             Some(("gs", rest)) => gs(rest).map_err(wrong)?,
             Some(("az" | "abfss", rest)) => azure(url, rest).map_err(wrong)?,
             Some((scheme, _)) => {
-                return Err(wrong(format!("{scheme}:// is not known: use a path, file://, s3://, gs://, az:// or abfss://")));
+                return Err(wrong(format!(
+                    "{scheme}:// is not known: use a path, file://, s3://, gs://, az:// or abfss://"
+                )));
             }
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -350,5 +352,6 @@ fn gs(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
 
 #[cfg(not(feature = "azure"))]
 fn azure(_: &str, _: &str) -> Result<Arc<dyn ObjectStore>, String> {
-    Err("this trainer was built without Azure Blob Storage: use an image built with the feature `azure`, or a path".to_owned())
+    Err("this trainer was built without Azure Blob Storage: use an image built with the feature `azure`, or a path"
+        .to_owned())
 }

@@ -1,4 +1,5 @@
-"""Checkpoints: directories in the job's storage (of an object storage: ``objects.py``), complete once their manifest is there, which has the hashes of their files.
+"""Checkpoints: directories in the job's storage, complete once their manifest is there, which has the hashes of their files. Those in an
+object storage are in ``objects.py``.
 
 A checkpoint that is damaged is never resumed: it is moved to ``.pawl/quarantine``, as those of scripts without this package, and the
 one before it is resumed. Earlier versions renamed it to ``NAME.damaged``, which is still left alone. Of several gangs

@@ -49,6 +49,7 @@ class Board:
     def __init__(self, storage: Path, plan: Plan) -> None:
         self._name = f".resume-{gang_key(plan)}.json"
         self._storage = storage
+        self._place = str(storage)
 
     def write(self, decision: Decision) -> None:
         """Announces the decision."""
@@ -70,7 +71,7 @@ class Board:
                 return decision, Epoch.read(decision.epoch) or Epoch()
             except (FileNotFoundError, ValueError, TypeError):
                 if time.monotonic() > end:
-                    raise LostPeer(f"rank 0 has not named the checkpoint to resume from in {self._storage} in {seconds:.0f} s") from None
+                    raise LostPeer(f"rank 0 has not named the checkpoint to resume from in {self._place} in {seconds:.0f} s") from None
                 time.sleep(self.poll_seconds)
 
     def clear(self) -> None:

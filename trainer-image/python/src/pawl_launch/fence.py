@@ -46,15 +46,8 @@ class Fence:
         self._attempt = attempt
         self.epoch = epoch
 
-    @classmethod
-    def claim(cls, storage: Path, attempt: str) -> Fence:
-        """As :meth:`supersede`."""
-        fence = cls(storage, attempt)
-        fence.supersede()
-        return fence
-
     def supersede(self) -> None:
-        """Supersedes all earlier gangs of the job.
+        """Claims the next epoch: supersedes all earlier gangs of the job.
 
         Raises:
             Superseded: A later attempt has claimed the storage.

@@ -70,8 +70,9 @@ class ObjectBoard(Board):
     poll_seconds = 1.0
 
     def __init__(self, bucket: Bucket, plan: Plan) -> None:
-        super().__init__(Path(bucket.url), plan)
+        super().__init__(Path(), plan)
         self._bucket = bucket
+        self._place = bucket.url
 
     def write(self, decision: Decision) -> None:
         self._bucket.write(self._name, json.dumps(asdict(decision)).encode())
