@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -264,8 +265,11 @@ class Ranks(Gang):
 
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2])
-def test_all_ranks_of_all_nodes_write_and_resume(memory: Bucket, ranks_per_node: int) -> None:
+def test_all_ranks_of_all_nodes_write_and_resume(
+    memory: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks_per_node: int
+) -> None:
     """A machine cannot have two nodes with directories of their own: here, all nodes have one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     policy = CheckpointPolicy.read({"everySeconds": 3600, "keep": 1, "resume": True})
 
     def gang(attempt: int) -> list[tuple[str, list[str]]]:
