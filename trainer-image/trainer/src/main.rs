@@ -53,6 +53,9 @@ enum Command {
         /// Write the adapters of a language model alone, as PEFT has them.
         #[arg(long)]
         adapter: bool,
+        /// Write the model also in ONNX's format.
+        #[arg(long)]
+        onnx: bool,
         /// Where the initial weights of a language model are now. Default: where its configuration says. Names and
         /// shapes are checked, values are not.
         #[arg(long)]
@@ -97,8 +100,20 @@ fn main() -> ExitCode {
             };
             pawl_trainer::plan_file(&plan, world_size, view)
         }
-        Some(Command::Export { plan, checkpoints, checkpoint, to, dtype, no_average, adapter, weights, tokenizer }) => {
-            let options = export::Options { format: dtype.into(), averages: !no_average, adapter, weights, tokenizer };
+        Some(Command::Export {
+            plan,
+            checkpoints,
+            checkpoint,
+            to,
+            dtype,
+            no_average,
+            adapter,
+            onnx,
+            weights,
+            tokenizer,
+        }) => {
+            let (format, averages) = (dtype.into(), !no_average);
+            let options = export::Options { format, averages, adapter, onnx, weights, tokenizer };
             let exported = export::plan_file(&plan, &checkpoints, &checkpoint, &options, &to);
             exported.map(|exported| format!("{}: {exported}", to.display()))
         }

@@ -6,6 +6,7 @@
 
 pub mod atft;
 pub mod forex;
+mod inference;
 pub mod layered;
 pub mod loader;
 pub mod model_file;
@@ -26,6 +27,7 @@ mod workload;
 
 use pawl_contract::problem::choose;
 
+pub use inference::Inference;
 pub use loader::Loader;
 pub use schedule::{DecayStart, RateDecay, RatePosition, RateSchedule, Warmup};
 pub use source::Source;

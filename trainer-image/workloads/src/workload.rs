@@ -10,6 +10,7 @@
 //! seen, not on the caller, the order or the number of calls. So resuming is exact, and N ranks see the same data as
 //! one rank with N times the accumulation.
 
+use crate::inference::Inference;
 use crate::schedule::RateSchedule;
 use crate::source::Source;
 use pawl_contract::settings::Settings;
@@ -178,6 +179,13 @@ pub trait Job: Send + Sync {
     fn extras(&self) -> Vec<(String, Array)> {
         Vec::new()
     }
+
+    /// The model for `batch` of what it takes at a time, whatever the batches of the launch: windows, images, states, or
+    /// dates with all their samples. Its states are those of the programs, by their names.
+    ///
+    /// # Errors
+    /// Only on a bug in the model's code.
+    fn inference(&self, batch: usize) -> Result<Inference, WorkloadError>;
 
     /// What the data are; no file is accessed.
     fn source(&self) -> Source;

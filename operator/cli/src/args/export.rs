@@ -27,6 +27,10 @@ pub struct ExportArgs {
     /// Write the adapters of a language model alone, as PEFT reads them, instead of the merged weights.
     #[arg(long)]
     pub adapter: bool,
+    /// Write the model also in ONNX's format, which other runtimes evaluate: model.onnx, and in onnx/example.safetensors
+    /// inputs with the outputs that Pawl computes from them. Built-in workloads only.
+    #[arg(long)]
+    pub onnx: bool,
     /// Where the initial weights of a language model are on this machine. Default: where workload.config.weights says.
     /// That their names and shapes are the same is checked, their values are not.
     #[arg(long, value_name = "DIR")]

@@ -114,6 +114,7 @@ fn model(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Resul
         format: arguments.dtype.unwrap_or(Dtype::Fp32).into(),
         averages: !arguments.no_average,
         adapter: arguments.adapter,
+        onnx: arguments.onnx,
         weights: arguments.weights.clone(),
         tokenizer: arguments.tokenizer.clone(),
     };

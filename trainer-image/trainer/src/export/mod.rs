@@ -1,9 +1,12 @@
 //! Exports a trained model: its weights as `model.safetensors`, by the names that the workload gives them, and
-//! `config.json`. A language model becomes a directory that Hugging Face libraries load.
+//! `config.json`. A language model becomes a directory that Hugging Face libraries load. Other runtimes evaluate models
+//! in ONNX's format.
 //!
-//! Nothing runs, so that no GPU is needed, and a checkpoint is read one shard at a time.
+//! A checkpoint is read one shard at a time, and no GPU is needed: nothing runs but, on the CPU, the example of an ONNX
+//! model.
 
 mod language;
+mod onnx;
 mod record;
 mod source;
 
@@ -45,6 +48,8 @@ pub struct Options {
     pub averages: bool,
     /// Whether only the adapters of a language model are written, as PEFT has them, instead of the merged weights.
     pub adapter: bool,
+    /// Whether the model is also written in ONNX's format.
+    pub onnx: bool,
     /// Where the initial weights of a language model are now, if not in the directory of `workload.config.weights`.
     pub weights: Option<PathBuf>,
     /// Where the tokenizer of a language model that was trained on text is now, if not where
@@ -123,6 +128,7 @@ pub fn export(
 ) -> Result<Exported, Ending> {
     let name = plan.workload.name.as_deref().unwrap_or_default();
     let request = request(plan, options);
+    onnx::check(options)?;
     let source = Source::of(plan, store, found, options.averages)?;
     let new = NewDirectory::at(to).map_err(|error| unusable(to, &error))?;
     let (averaged, file) = if name == Slm.name() {
@@ -130,6 +136,9 @@ pub fn export(
     } else {
         (other(name, &request, &source, options, new.path())?, CONFIG)
     };
+    if options.onnx {
+        onnx::write(name, &request, new.path())?;
+    }
     write(&new.path().join(file), &record::of(plan, found, options, averaged))?;
     new.commit().map_err(|error| unusable(to, &error))?;
     let CheckpointRef { name, step, items } = found.reference.clone();

@@ -20,6 +20,7 @@ pub mod panel;
 mod selection;
 mod temporal;
 
+use crate::inference::Inference;
 use crate::share::Share;
 use crate::source::Source as DataSource;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
@@ -145,6 +146,21 @@ impl Job for AtftJob {
 
     fn variant(&self, at: At) -> usize {
         self.setup.curriculum.variant(at.items)
+    }
+
+    fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
+        let AtftSetup { config, curriculum, .. } = &*self.setup;
+        let (chunk, each) = (config.data.chunk as u64, config.data.edges_per_stock as u64);
+        let model = Model { config: &config.model, data: &config.data, loss: &config.loss };
+        let program = model.inference(batch * config.data.chunk, curriculum.evaluated())?;
+        // All edges of a node but the last one's place, which remains padding: to other stocks of its date.
+        let used = each.saturating_sub(1).max(1);
+        let last = batch as u64 * chunk - 1;
+        Inference::new(program, |input, i, word| match input {
+            "edges.offset" => i * used,
+            "edges.source" => (i / used).min(last) / chunk * chunk + word % chunk,
+            _ => (i / used).min(last),
+        })
     }
 
     fn source(&self) -> DataSource {

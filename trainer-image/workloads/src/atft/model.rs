@@ -132,6 +132,20 @@ impl Model<'_> {
         b.finish()
     }
 
+    /// Forecasts of `batch` samples, for other programs. Inputs: `features` (batch, days, features), and those of the
+    /// edges as for training. Output: `quantiles` (dates, stocks, horizons, quantiles).
+    ///
+    /// # Errors
+    /// Only on a bug in this code.
+    pub fn inference(&self, batch: usize, parts: Parts) -> Result<Program, GraphError> {
+        let b = Builder::new("forecasts");
+        let windows = b.input("features", DType::F32, [batch, self.data.lookback, self.data.features]);
+        let edges = self.edges(&b, batch, parts);
+        let outcome = self.outcome(Net { b: &b, counter: None }, windows, edges, parts, Portfolio::Date)?;
+        b.output("quantiles", outcome.forecasts);
+        b.finish()
+    }
+
     /// Windows (batch, days, features). Input: `features`, the same; or, where the features are on the device, `rows`
     /// (batch), the row with which each window ends.
     fn windows<'b>(&self, b: &'b Builder, batch: usize) -> Var<'b> {

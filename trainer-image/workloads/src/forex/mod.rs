@@ -17,6 +17,7 @@ pub mod rolling;
 mod s4;
 mod vae;
 
+use crate::inference::Inference;
 use crate::share::Share;
 use crate::source::Source as DataSource;
 use crate::workload::{At, Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
@@ -140,6 +141,12 @@ impl Job for ForexJob {
 
     fn metrics(&self) -> Vec<String> {
         metrics::metrics(&[1.0; metrics::SUMS]).into_keys().collect()
+    }
+
+    fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
+        let Config { model, data, evaluation, .. } = &self.setup.config;
+        let model = Model { config: model, lookback: data.lookback, resident_bars: None, world: 1 };
+        Inference::new(model.inference(batch, evaluation)?, |_, _, word| word)
     }
 
     fn source(&self) -> DataSource {

@@ -185,6 +185,21 @@ impl Model<'_> {
         b.finish()
     }
 
+    /// Forecasts of `batch` windows, for other programs. Inputs: those of [`Model::windows`], of which `patches` has no
+    /// effect; `noise` (batch, samples, horizons, latent), standard normal. Output: `returns` (batch, samples,
+    /// horizons).
+    ///
+    /// # Errors
+    /// Only on a bug in this code.
+    pub fn inference(&self, batch: usize, evaluation: &EvaluationConfig) -> Result<Program, GraphError> {
+        let b = Builder::new("forecasts");
+        let windows = self.windows(&b, batch)?;
+        let shape = [batch, evaluation.samples, HORIZONS.len(), self.config.latent];
+        let noise = b.input("noise", DType::F32, shape);
+        b.output("returns", self.forecasts(&windows, noise, evaluation.steps)?);
+        b.finish()
+    }
+
     /// Appends the sampling of forecasts, given their noise (batch, samples, horizons, latent): returns (batch,
     /// samples, horizons).
     ///

@@ -19,6 +19,7 @@ pub mod tokenizer;
 pub mod vocabulary;
 pub mod weights;
 
+use crate::inference::Inference;
 use crate::schedule::{RateDecay, RateSchedule};
 use crate::share::Share;
 use crate::source::Source as DataSource;
@@ -231,6 +232,11 @@ impl Job for SlmJob {
         let words = files.fingerprint().as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
         let array = Array::new([8], Elements::U32(words)).expect("a hash of 32 bytes is 8 words");
         vec![("slm.weights".to_owned(), array)]
+    }
+
+    fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
+        let vocabulary = self.setup.config.architecture.vocabulary as u64;
+        Inference::new(self.model().logits(batch)?, |_, _, word| word % vocabulary)
     }
 
     fn source(&self) -> DataSource {

@@ -90,16 +90,17 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// The output `logits` (batch * sequence, vocabulary), float32, of `batch` windows, for comparison with other
-    /// implementations. Input: `tokens`.
+    /// The output `logits` (batch, sequence, vocabulary), float32, of `batch` windows, for other programs and comparison
+    /// with other implementations. Input: `tokens`.
     ///
     /// # Errors
     /// Only on a bug in this code.
     pub fn logits(&self, batch: usize) -> Result<Program, GraphError> {
         let b = Builder::new("logits");
-        let tokens = b.input("tokens", DType::U32, [batch, self.config.sequence]);
+        let (sequence, vocabulary) = (self.config.sequence, self.config.architecture.vocabulary);
+        let tokens = b.input("tokens", DType::U32, [batch, sequence]);
         let head = self.head(&b, tokens, tokens, None)?;
-        b.output("logits", b.scope("head", || head.logits()));
+        b.output("logits", b.scope("head", || head.logits().reshape([batch, sequence, vocabulary])));
         b.finish()
     }
 

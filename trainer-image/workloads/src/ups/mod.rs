@@ -15,6 +15,7 @@ pub mod operator;
 pub mod pdebench;
 pub mod programs;
 
+use crate::inference::Inference;
 use crate::optimization::OptimizerSettings;
 use crate::schedule::RateSchedule;
 use crate::share::Share;
@@ -224,6 +225,10 @@ impl Job for UpsJob {
             })
         });
         arrays.collect()
+    }
+
+    fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
+        Inference::new(programs::inference(&self.setup.config, batch)?, |_, _, word| word)
     }
 
     fn source(&self) -> DataSource {

@@ -71,6 +71,17 @@ pub fn edge_points() -> Vec<[f32; 2]> {
     sides.iter().flat_map(|side| (0..EDGE_POINTS).map(move |i| side(along(i)))).collect()
 }
 
+/// A time step in latent space, for other programs. Input: `z0` (rows, tokens, width). Output: `z1`, the same.
+///
+/// # Errors
+/// Only on a bug in this code.
+pub fn inference(config: &Config, rows: usize) -> Result<Program, GraphError> {
+    let b = Builder::new("step");
+    let z0 = b.input("z0", DType::F32, [rows, config.operator.tokens, config.operator.width]);
+    b.output("z1", predict(&b, z0, &config.operator, DType::F32, None));
+    b.finish()
+}
+
 impl Model<'_> {
     /// One training micro-step. Outputs: `loss`, `core` (prediction and spectrum) and, with `auxiliary`, each auxiliary
     /// loss unweighted.

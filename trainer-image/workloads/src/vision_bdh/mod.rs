@@ -9,14 +9,15 @@ pub mod images;
 pub mod model;
 pub mod rope;
 
+use crate::inference::Inference;
 use crate::share::Share;
 use crate::source::Source as DataSource;
 use crate::workload::{Data, Job, Optimization, Programs, Request, Workload, WorkloadError};
 use batches::Batches;
-use config::{Augmentation, Config, DataConfig};
+use config::{Augmentation, Config, DataConfig, ImageInput};
 use images::Images;
 use model::{Model, REGIONS};
-use pawl_contract::settings::{Attention, MemoryFormat, Precision, RopeCache};
+use pawl_contract::settings::{Attention, MemoryFormat, ParameterLayout, Precision, RopeCache};
 use pawl_graph::graph::DType;
 use pawl_graph::optim::AdamW;
 use serde_json::{Value, json};
@@ -124,6 +125,20 @@ impl Job for VisionJob {
 
     fn metrics(&self) -> Vec<String> {
         batches::metrics([1.0; batches::SUMS]).into_keys().collect()
+    }
+
+    fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
+        // Layouts and tables change no number but by rounding.
+        let model = Model {
+            config: &self.setup.config.model,
+            input: ImageInput::Prepared,
+            cropped: false,
+            memory_format: self.setup.memory_format,
+            parameter_layout: ParameterLayout::Linear,
+            rope_cached: true,
+            products: DType::F32,
+        };
+        Inference::new(model.evaluation(batch)?, |_, _, word| word)
     }
 
     fn source(&self) -> DataSource {

@@ -19,9 +19,9 @@ use std::path::{Component, Path};
 /// When there is no such checkpoint here, it is incomplete, a file of it differs from its hash, leads out of the
 /// storage or is a special one, the output directory is in the storage, or it cannot be copied.
 pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
-    let ExportArgs { dtype, no_average, adapter, weights, tokenizer, .. } = arguments;
-    if [dtype.is_some(), *no_average, *adapter, weights.is_some(), tokenizer.is_some()].contains(&true) {
-        let problem = "--dtype, --no-average, --adapter, --weights and --tokenizer are for the built-in workloads: \
+    let ExportArgs { dtype, no_average, adapter, onnx, weights, tokenizer, .. } = arguments;
+    if [dtype.is_some(), *no_average, *adapter, *onnx, weights.is_some(), tokenizer.is_some()].contains(&true) {
+        let problem = "--dtype, --no-average, --adapter, --onnx, --weights and --tokenizer are for the built-in workloads: \
                        leave them out, as the checkpoint of a script is copied as it is";
         return Err(ExportError::Input(problem.to_owned()));
     }
