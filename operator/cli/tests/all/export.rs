@@ -145,6 +145,7 @@ fn the_checkpoint_of_a_script_is_copied_as_it_is() {
         (&["--checkpoint", "../toy"][..], "is no path inside of the storage"),
         (&["--dtype", "bf16"][..], "are for the built-in workloads"),
         (&["--tokenizer", "here"][..], "are for the built-in workloads"),
+        (&["--onnx"][..], "are for the built-in workloads"),
     ] {
         let output = scene.output(&[&["export", "toy", "--to", "refused"][..], words].concat());
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

@@ -76,7 +76,11 @@ fn every_workload_is_exported_as_it_was_evaluated() {
         }
         let averaged = masters.keys().filter(|name| average(name).is_some()).count();
         assert_eq!(averaged > 0, ["ups", "slm", "forex"].contains(&workload), "{workload}: {averaged}");
-        let itself = exported(dir.path(), "itself", &["--no-average"]);
+        let itself = exported(dir.path(), "itself", &["--no-average", "--onnx"]);
+        assert!(names(&dir.path().join("itself")).contains(&"model.onnx".to_owned()), "{workload}");
+        let example = fs::read(dir.path().join("itself/onnx/example.safetensors")).unwrap();
+        let example = decode(&example).unwrap();
+        assert!(example.len() > 1 && example.iter().all(|(_, array)| array.to_f64().iter().all(|x| x.is_finite())));
         assert!(itself.iter().all(|(name, array)| array == masters[name.as_str()]), "{workload}: masters");
 
         let record = if workload == "slm" { "pawl.json" } else { "config.json" };
@@ -122,6 +126,10 @@ fn an_export_is_complete_or_not_there() {
     assert!(said.contains("exists already") && names(&dir.path().join("full")) == ["mine"], "{said}");
     let said = refused("model", &["--adapter"]);
     assert!(said.contains("for language models"), "{said}");
+    for (option, value) in [("--adapter", None), ("--dtype", Some("bf16"))] {
+        let said = refused("model", &[&["--onnx", option][..], value.as_slice()].concat());
+        assert!(said.contains(&format!("--onnx: excludes {option}")), "{said}");
+    }
     let said = refused("model", &["--checkpoint", "00000099-step-9-by-1.1"]);
     assert!(said.contains("00000099-step-9-by-1.1") && said.contains("incomplete"), "{said}");
 
