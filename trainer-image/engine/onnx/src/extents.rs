@@ -50,6 +50,7 @@ impl fmt::Display for Extent {
             Self { fixed, per_batch: 0 } => write!(f, "{fixed}"),
             Self { fixed: 0, per_batch: 1 } => write!(f, "batch"),
             Self { fixed: 0, per_batch } => write!(f, "{per_batch}*batch"),
+            Self { fixed, per_batch: 1 } => write!(f, "batch{fixed:+}"),
             Self { fixed, per_batch } => write!(f, "{per_batch}*batch{fixed:+}"),
         }
     }

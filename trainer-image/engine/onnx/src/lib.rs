@@ -19,8 +19,7 @@
 //! });
 //! let model = export(&traced, MOST_INSIDE)?;
 //! assert_eq!((model.inputs.as_slice(), model.batch), (&["x".to_owned()][..], None));
-//! std::fs::write(std::env::temp_dir().join("example.onnx"), &model.bytes)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), pawl_onnx::OnnxError>(())
 //! ```
 
 #![warn(clippy::missing_errors_doc)]
