@@ -1,9 +1,8 @@
 //! A model as other programs use it.
 
 use crate::random::Stream;
-use crate::workload::WorkloadError;
 use pawl_graph::array::{Array, Data};
-use pawl_graph::graph::{DType, InputDecl, Program};
+use pawl_graph::graph::{DType, GraphError, InputDecl, Program};
 
 /// Seed of the examples.
 const SEED: u64 = 0;
@@ -23,16 +22,16 @@ impl Inference {
     ///
     /// # Errors
     /// Only on a bug in the model's code.
-    pub(crate) fn new(program: Program, integer: impl Fn(&str, u64, u64) -> u64) -> Result<Self, WorkloadError> {
+    pub(crate) fn new(program: Program, integer: impl Fn(&str, u64, u64) -> u64) -> Result<Self, GraphError> {
         let example = |decl: &InputDecl| {
             let (stream, count) = (Stream::named(SEED, &decl.name), decl.meta.shape.elements() as u64);
             let values: Vec<f64> = match decl.meta.dtype {
                 DType::U32 => (0..count).map(|i| integer(&decl.name, i, stream.word(i)) as f64).collect(),
                 _ => (0..count).map(|i| stream.normal(i)).collect(),
             };
-            Ok(Array::new(&decl.meta.shape, Data::from_f64(decl.meta.dtype, values))?)
+            Array::new(&decl.meta.shape, Data::from_f64(decl.meta.dtype, values))
         };
-        let example = program.inputs.iter().map(example).collect::<Result<_, WorkloadError>>()?;
+        let example = program.inputs.iter().map(example).collect::<Result<_, _>>()?;
         Ok(Self { program, example })
     }
 }

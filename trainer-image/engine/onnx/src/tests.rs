@@ -79,8 +79,7 @@ fn extents_that_grow_with_the_batch_are_free() {
     assert_eq!((model.batch, &*file.metadata_props[0].key, &*file.metadata_props[0].value), (None, BATCH, ANY_BATCH));
     let inputs: Vec<_> = graph(&file).input.iter().map(|input| (input.name.as_str(), extents(input))).collect();
     let of = |extents: &[&str]| extents.iter().map(|&extent| extent.to_owned()).collect::<Vec<_>>();
-    let expected =
-        [("x", of(&["batch", "4", "8"])), ("rows", of(&["batch"])), ("offsets", of(&["batch+1"]))];
+    let expected = [("x", of(&["batch", "4", "8"])), ("rows", of(&["batch"])), ("offsets", of(&["batch+1"]))];
     assert_eq!(inputs, expected);
     assert_eq!(extents(&graph(&file).output[0]), ["batch", "32"]);
 }
@@ -106,6 +105,18 @@ fn inputs_without_effect_are_left_out() {
     });
     assert_eq!(model.inputs, ["x", "rows"], "the others are read by the gradient alone");
     assert!(graph(&file).node.iter().any(|node| node.op_type == "Gather"));
+}
+
+#[test]
+fn integers_wrap_and_are_compared_in_full() {
+    let (_, file) = exported(|b, batch| {
+        let rows = b.input("rows", DType::U32, [batch]);
+        let most = b.scalar(4e9, DType::U32);
+        b.output("larger", rows.maximum(most) + rows.minimum(most));
+        b.output("cut", b.input("x", DType::F32, [batch]).cast(DType::U32));
+    });
+    let used = |name: &str| graph(&file).node.iter().filter(|node| node.op_type == name).count();
+    assert_eq!((used("Min"), used("Max"), used("Where"), used("Mod")), (0, 0, 3, 1));
 }
 
 #[test]

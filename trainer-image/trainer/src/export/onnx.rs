@@ -83,8 +83,7 @@ fn plain(name: &str, request: &Request) -> Request {
         config["method"] = json!("Full");
     }
     let config = config.as_object().cloned().unwrap_or_default();
-    let settings =
-        Settings { precision: None, weight_quantization: None, workload: None, ..request.settings.clone() };
+    let settings = Settings { precision: None, weight_quantization: None, workload: None, ..request.settings.clone() };
     Request { config, settings, ..request.clone() }
 }
 

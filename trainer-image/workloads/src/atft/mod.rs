@@ -153,14 +153,15 @@ impl Job for AtftJob {
         let (chunk, each) = (config.data.chunk as u64, config.data.edges_per_stock as u64);
         let model = Model { config: &config.model, data: &config.data, loss: &config.loss };
         let program = model.inference(batch * config.data.chunk, curriculum.evaluated())?;
-        // All edges of a node but the last one's place, which remains padding: to other stocks of its date.
+        // In each stock end as many edges, from stocks of its date, as there is room for but one: the rest is padding.
         let used = each.saturating_sub(1).max(1);
         let last = batch as u64 * chunk - 1;
-        Inference::new(program, |input, i, word| match input {
+        let inference = Inference::new(program, |input, i, word| match input {
             "edges.offset" => i * used,
             "edges.source" => (i / used).min(last) / chunk * chunk + word % chunk,
             _ => (i / used).min(last),
-        })
+        });
+        Ok(inference?)
     }
 
     fn source(&self) -> DataSource {

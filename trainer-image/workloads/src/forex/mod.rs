@@ -146,7 +146,7 @@ impl Job for ForexJob {
     fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
         let Config { model, data, evaluation, .. } = &self.setup.config;
         let model = Model { config: model, lookback: data.lookback, resident_bars: None, world: 1 };
-        Inference::new(model.inference(batch, evaluation)?, |_, _, word| word)
+        Ok(Inference::new(model.inference(batch, evaluation)?, |_, _, word| word)?)
     }
 
     fn source(&self) -> DataSource {

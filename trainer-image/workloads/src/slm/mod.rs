@@ -236,7 +236,7 @@ impl Job for SlmJob {
 
     fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
         let vocabulary = self.setup.config.architecture.vocabulary as u64;
-        Inference::new(self.model().logits(batch)?, |_, _, word| word % vocabulary)
+        Ok(Inference::new(self.model().logits(batch)?, |_, _, word| word % vocabulary)?)
     }
 
     fn source(&self) -> DataSource {

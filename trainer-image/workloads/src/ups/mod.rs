@@ -228,7 +228,7 @@ impl Job for UpsJob {
     }
 
     fn inference(&self, batch: usize) -> Result<Inference, WorkloadError> {
-        Inference::new(programs::inference(&self.setup.config, batch)?, |_, _, word| word)
+        Ok(Inference::new(programs::inference(&self.setup.config, batch)?, |_, _, word| word)?)
     }
 
     fn source(&self) -> DataSource {

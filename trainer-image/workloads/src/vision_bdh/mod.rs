@@ -138,7 +138,7 @@ impl Job for VisionJob {
             rope_cached: true,
             products: DType::F32,
         };
-        Inference::new(model.evaluation(batch)?, |_, _, word| word)
+        Ok(Inference::new(model.evaluation(batch)?, |_, _, word| word)?)
     }
 
     fn source(&self) -> DataSource {

@@ -140,16 +140,25 @@ impl Lowering<'_> {
 
     fn binary(&mut self, op: BinaryOp, node: &Node) -> String {
         let operands = self.elementwise(&node.operands);
-        let (name, wraps) = match op {
-            BinaryOp::Add => ("Add", true),
-            BinaryOp::Sub => ("Sub", true),
-            BinaryOp::Mul => ("Mul", true),
-            BinaryOp::Div => ("Div", false),
-            BinaryOp::Max => ("Max", false),
-            BinaryOp::Min => ("Min", false),
+        let (a, b) = (&operands[0], &operands[1]);
+        let name = match op {
+            BinaryOp::Add => "Add",
+            BinaryOp::Sub => "Sub",
+            BinaryOp::Mul => "Mul",
+            BinaryOp::Div => "Div",
+            BinaryOp::Max if node.meta.dtype == DType::U32 => return self.chosen("Greater", a, b),
+            BinaryOp::Min if node.meta.dtype == DType::U32 => return self.chosen("Less", a, b),
+            BinaryOp::Max => "Max",
+            BinaryOp::Min => "Min",
         };
-        let result = self.apply(name, &names(&operands));
-        if wraps { self.wrapped(result, node.meta.dtype) } else { result }
+        let result = self.apply(name, &[a, b]);
+        self.wrapped(result, node.meta.dtype)
+    }
+
+    /// a where it compares so to b, else b: of integers, ONNX Runtime 1.31 does not compare all bits in `Min` and `Max`.
+    fn chosen(&mut self, comparison: &str, a: &str, b: &str) -> String {
+        let first = self.apply(comparison, &[a, b]);
+        self.apply("Where", &[&first, a, b])
     }
 
     /// Arithmetic of integers, modulo 2^32.
@@ -188,7 +197,7 @@ impl Lowering<'_> {
         let (low, high) = (self.scalar(0.0, from), self.scalar(WORDS as f64, from));
         let clipped = self.apply("Clip", &[&x, &low, &high]);
         let (integers, last) = (self.converted(&clipped, kind), self.integer(WORDS - 1));
-        Some(self.apply("Min", &[&integers, &last]))
+        Some(self.chosen("Less", &integers, &last))
     }
 
     fn converted(&mut self, x: &str, to: DataType) -> String {
