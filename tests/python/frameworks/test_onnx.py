@@ -56,4 +56,5 @@ def test_outputs_are_those_of_pawl(
         for output, computed in zip(outputs, session.run(outputs, values), strict=True):
             expected = of(example[output])
             assert expected.std() > 0
-            np.testing.assert_allclose(computed, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max(), err_msg=output)
+            near = 1e-5 * np.abs(expected).max()
+            np.testing.assert_allclose(computed, expected, rtol=1e-4, atol=near, err_msg=output)

@@ -180,8 +180,8 @@ pub trait Job: Send + Sync {
         Vec::new()
     }
 
-    /// The model for `batch` of what it takes at a time, whatever the batches of the launch: windows, images, states, or
-    /// dates with all their samples. Its states are those of the programs, by their names.
+    /// The model for `batch` windows, images, states, or dates with all their samples, whatever the batches of the
+    /// launch. Its states are those of the programs, by their names; settings say its precision.
     ///
     /// # Errors
     /// Only on a bug in the model's code.

@@ -27,8 +27,8 @@ pub struct ExportArgs {
     /// Write the adapters of a language model alone, as PEFT reads them, instead of the merged weights.
     #[arg(long)]
     pub adapter: bool,
-    /// Write the model also in ONNX's format, which other runtimes evaluate: model.onnx, and in onnx/example.safetensors
-    /// inputs with the outputs that Pawl computes from them. Built-in workloads only.
+    /// Write the model also in ONNX's format, which other runtimes evaluate: model.onnx. Inputs, and the outputs that
+    /// Pawl computes from them, are in onnx/example.safetensors. Built-in workloads only.
     #[arg(long)]
     pub onnx: bool,
     /// Where the initial weights of a language model are on this machine. Default: where workload.config.weights says.

@@ -26,7 +26,6 @@
 
 mod extents;
 mod lower;
-#[allow(missing_docs, reason = "fields are named and documented in ONNX's own file")]
 mod proto;
 mod tensor;
 #[cfg(test)]

@@ -90,8 +90,8 @@ impl Model<'_> {
         b.finish()
     }
 
-    /// The output `logits` (batch, sequence, vocabulary), float32, of `batch` windows, for other programs and comparison
-    /// with other implementations. Input: `tokens`.
+    /// The output `logits` (batch, sequence, vocabulary), float32, of `batch` windows, for other programs and for
+    /// comparison with other implementations. Input: `tokens`.
     ///
     /// # Errors
     /// Only on a bug in this code.

@@ -21,8 +21,8 @@ use std::path::{Component, Path};
 pub fn copy(arguments: &ExportArgs, state: &StateDir, document: &Document) -> Result<String, ExportError> {
     let ExportArgs { dtype, no_average, adapter, onnx, weights, tokenizer, .. } = arguments;
     if [dtype.is_some(), *no_average, *adapter, *onnx, weights.is_some(), tokenizer.is_some()].contains(&true) {
-        let problem = "--dtype, --no-average, --adapter, --onnx, --weights and --tokenizer are for the built-in workloads: \
-                       leave them out, as the checkpoint of a script is copied as it is";
+        let problem = "--dtype, --no-average, --adapter, --onnx, --weights and --tokenizer are for the built-in \
+                       workloads: leave them out, as the checkpoint of a script is copied as it is";
         return Err(ExportError::Input(problem.to_owned()));
     }
     let training = document.status.training.clone().unwrap_or_default();

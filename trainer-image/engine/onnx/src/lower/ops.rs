@@ -155,7 +155,7 @@ impl Lowering<'_> {
         self.wrapped(result, node.meta.dtype)
     }
 
-    /// a where it compares so to b, else b: of integers, ONNX Runtime 1.31 does not compare all bits in `Min` and `Max`.
+    /// a where it compares so to b, else b. ONNX Runtime 1.31 does not compare all bits of integers in `Min` and `Max`.
     fn chosen(&mut self, comparison: &str, a: &str, b: &str) -> String {
         let first = self.apply(comparison, &[a, b]);
         self.apply("Where", &[&first, a, b])
