@@ -21,7 +21,7 @@ const PLAIN_GRACE: u32 = 10;
 ///
 /// # Errors
 /// [`Error::Taken`] when the name belongs to something else; [`Error::Leaving`] while an earlier object of a name is
-/// being deleted; [`Error::Api`].
+/// being deleted; [`Error::Elsewhere`] when its queue would run it in another cluster; [`Error::Api`].
 pub async fn start(
     context: &Context,
     key: &Key,

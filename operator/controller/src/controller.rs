@@ -120,7 +120,11 @@ fn failed(object: Arc<Packed>, error: &Error, context: Arc<Context>) -> Action {
         Error::Stale => {
             tracing::debug!(job = key.name, namespace = key.namespace, ?wait, "decided on stale data: retrying");
         }
-        Error::Api { .. } | Error::Taken { .. } | Error::Leaving { .. } | Error::Local { .. } => {
+        Error::Api { .. }
+        | Error::Taken { .. }
+        | Error::Leaving { .. }
+        | Error::Elsewhere { .. }
+        | Error::Local { .. } => {
             tracing::warn!(job = key.name, namespace = key.namespace, %error, ?wait, "reconcile failed");
         }
     }

@@ -39,6 +39,17 @@ pub enum Error {
         /// What it waits for.
         why: String,
     },
+    /// The queue of an attempt would run its pods in another cluster; nothing was created.
+    #[error(
+        "the queue {queue} would run batch Job {name} in another cluster (MultiKueue), where nobody reads its reports: name a queue \
+         without MultiKueue in the label kueue.x-k8s.io/queue-name of the TrainingJob, or create it in that cluster"
+    )]
+    Elsewhere {
+        /// Name of the batch Job.
+        name: String,
+        /// The queue.
+        queue: String,
+    },
     /// The decision was made on data that are not the newest; nothing was done.
     #[error("the job changed meanwhile")]
     Stale,
@@ -68,6 +79,7 @@ impl Error {
             Self::Api { .. } => "unreachable",
             Self::Taken { .. } => "taken",
             Self::Leaving { .. } => "leaving",
+            Self::Elsewhere { .. } => "elsewhere",
             Self::Stale => "stale",
             Self::Local { .. } => "local",
         }
@@ -79,7 +91,7 @@ impl Error {
         match self {
             Self::Api { source, .. } if fenced(source) => None,
             Self::Api { source, .. } if matches!(code(source), Some(400 | 403 | 422)) => Some(Duration::ZERO),
-            Self::Taken { .. } => Some(Duration::ZERO),
+            Self::Taken { .. } | Self::Elsewhere { .. } => Some(Duration::ZERO),
             Self::Leaving { .. } => Some(LEAVING),
             Self::Api { .. } | Self::Local { .. } => Some(LASTING),
             Self::Stale => None,

@@ -28,6 +28,8 @@ pub const PLAN: &str = "pawl.dev/plan";
 /// Labels of a `TrainingJob` that its batch Jobs have as well: Kueue's.
 pub const KUEUE: &str = "kueue.x-k8s.io/";
 pub use pawl_decision::observed::QUEUE;
+/// `spec.managedBy` of a batch Job that Kueue runs in another cluster.
+pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 /// The headless Service of a namespace: the first pod of a gang is found by its hostname and this subdomain.
 pub const SERVICE: &str = "pawl-trainers";
 /// The container in which the agent and its ranks run.

@@ -93,9 +93,14 @@ impl GangFacts {
             deleting: meta.deletion_timestamp.is_some(),
             gone: false,
             intact,
-            manager: job.spec.managed_by.clone().filter(|manager| manager != JOB_CONTROLLER).unwrap_or_default(),
+            manager: manager(job.spec.managed_by.as_deref()),
         })
     }
+}
+
+/// [`GangFacts::manager`], from `spec.managedBy`.
+pub(crate) fn manager(managed_by: Option<&str>) -> String {
+    managed_by.filter(|manager| *manager != JOB_CONTROLLER).unwrap_or_default().to_owned()
 }
 
 /// The `TrainingJob` that controls an object.

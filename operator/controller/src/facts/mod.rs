@@ -9,6 +9,7 @@ mod gang;
 mod hindrance;
 mod pod;
 
+pub(crate) use gang::manager;
 pub use gang::{Finished, GangFacts, PlanFacts, labelled, owner};
 pub use hindrance::{Cause, FAILED_CREATE, Hindrance, Kind};
 pub use pod::{NodeSeen, PodEnd, PodFacts, Stand};

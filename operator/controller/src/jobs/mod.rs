@@ -218,7 +218,11 @@ impl Jobs {
     pub fn failed(&self, key: &Key, error: &Error) -> Duration {
         let first = match error {
             Error::Stale => FIRST_STALE,
-            Error::Api { .. } | Error::Taken { .. } | Error::Leaving { .. } | Error::Local { .. } => FIRST_BACKOFF,
+            Error::Api { .. }
+            | Error::Taken { .. }
+            | Error::Leaving { .. }
+            | Error::Elsewhere { .. }
+            | Error::Local { .. } => FIRST_BACKOFF,
         };
         self.entry(key, |state| {
             let wait = first.saturating_mul(1 << state.failures.min(16)).min(LONGEST_BACKOFF);

@@ -32,6 +32,12 @@ pub fn gang(blueprint: &Blueprint<'_>) -> Job {
     Job { metadata: meta, spec: Some(spec), status: None }
 }
 
+/// Whether a batch Job, as the API server answers its creation, runs in another cluster: its queue has a MultiKueue
+/// admission check.
+pub fn runs_elsewhere(made: &Job) -> bool {
+    made.spec.as_ref().and_then(|spec| spec.managed_by.as_deref()) == Some(names::MULTIKUEUE)
+}
+
 /// A patch that restores the mutable part of a batch Job: labels, annotations, owner and size. The pod template is
 /// immutable, and `suspend` belongs to its queue.
 pub fn gang_repair(job: &TrainingJob, attempt: &AttemptStatus) -> serde_json::Value {

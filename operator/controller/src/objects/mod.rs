@@ -30,7 +30,7 @@ pub use claim::{Claim, DEFAULT_CLAIM_SIZE, Retention, StorageConfig, claim};
 pub use companions::{carries_plan, events, plan, plan_repair, record, service, tokens};
 pub use defaults::{DirectorySizes, PodDefaults};
 pub(crate) use gang::job_owner;
-pub use gang::{gang, gang_repair, template_hash};
+pub use gang::{gang, gang_repair, runs_elsewhere, template_hash};
 pub use pawl_decision::storage::DefaultStorage;
 pub use reader::reader;
 pub use storage::{Storage, storage};

@@ -2,12 +2,12 @@
 
 use super::{Attempt, creation, repairing};
 use crate::error::{Doing, Error, code};
-use crate::facts::GangFacts;
+use crate::facts::{GangFacts, manager};
 use crate::names;
 use crate::objects::{self, Blueprint};
 use crate::watched::WatchedJob;
 use k8s_openapi::api::batch::v1::Job;
-use kube::api::{DeleteParams, Patch, Preconditions, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_api::status::AttemptStatus;
@@ -56,10 +56,12 @@ impl BatchJob<'_> {
     /// Creates it; `None` when the name is not free.
     ///
     /// # Errors
-    /// [`Error::Api`].
+    /// [`Error::Elsewhere`]; [`Error::Api`].
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<Option<GangFacts>, Error> {
         let Attempt { context, key, name } = self.0;
-        match self.0.api::<Job>().create(&creation(), &objects::gang(blueprint)).await {
+        let gang = objects::gang(blueprint);
+        self.stays_here(&gang).await?;
+        match self.0.api::<Job>().create(&creation(), &gang).await {
             Ok(made) => {
                 let gang = assumed(blueprint, &made);
                 context.facts.assume(key, name, gang.clone());
@@ -68,6 +70,22 @@ impl BatchJob<'_> {
             }
             Err(error) if code(&error) == Some(409) => Ok(None),
             Err(error) => Err(error).doing(|| format!("create batch Job {name}")),
+        }
+    }
+
+    /// Asks by a dry run whether the queue would run it in another cluster: the webhook of Kueue says so on creation. A Job
+    /// that exists would already run there, and hold devices for results that nobody reads.
+    ///
+    /// # Errors
+    /// [`Error::Elsewhere`]. Another error of the dry run is that of the creation, too, which reports it.
+    async fn stays_here(&self, gang: &Job) -> Result<(), Error> {
+        let Some(queue) = gang.labels().get(names::QUEUE) else { return Ok(()) };
+        let tried = self.0.api::<Job>().create(&PostParams { dry_run: true, ..creation() }, gang).await;
+        match tried {
+            Ok(made) if objects::runs_elsewhere(&made) => {
+                Err(Error::Elsewhere { name: self.0.name.to_owned(), queue: queue.clone() })
+            }
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -140,6 +158,6 @@ fn assumed(blueprint: &Blueprint<'_>, made: &Job) -> GangFacts {
         deleting: false,
         gone: false,
         intact: true,
-        manager: String::new(),
+        manager: manager(made.spec.as_ref().and_then(|spec| spec.managed_by.as_deref())),
     }
 }

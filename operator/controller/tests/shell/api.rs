@@ -4,10 +4,14 @@
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use pawl_contract::attempt::AttemptName;
+use pawl_controller::names;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+/// In the query of a request that changes nothing.
+const DRY_RUN: &str = "dryRun=All";
 
 /// Kind (plural), namespace, name.
 pub type Id = (String, String, String);
@@ -58,6 +62,8 @@ pub struct Store {
     pub slow: &'static str,
     /// Steps of the cluster after which the garbage collector removes what a batch Job owned that is gone.
     pub garbage_after: u32,
+    /// The queue whose batch Jobs run in another cluster, as the webhook of Kueue writes into them.
+    pub elsewhere: &'static str,
     /// How many steps each object has outlived its owner.
     pub orphans: BTreeMap<Id, u32>,
     /// The gang whose pods were the first to mount each token: namespace, Secret and key.
@@ -93,14 +99,14 @@ async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std:
     if store.dead {
         return Err(lost());
     }
-    let writes = parts.method != Method::GET;
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    let writes = parts.method != Method::GET && !query.contains(DRY_RUN);
     let stop = store.stop.filter(|(at, _)| writes && store.writes.len() + 1 == *at).map(|(_, stop)| stop);
     if stop == Some(Stop::NotSent) {
         store.dead = true;
         return Err(lost());
     }
     let path = parts.uri.path().to_owned();
-    let query = parts.uri.query().unwrap_or_default().to_owned();
     if stop == Some(Stop::Late) {
         store.dead = true;
         store.late = Some((parts.method, path, query, body));
@@ -149,7 +155,7 @@ fn parse(path: &str) -> (String, String, Option<String>, Option<String>) {
 }
 
 impl Store {
-    fn handle(&mut self, method: &Method, path: &str, query: &str, body: Value) -> (StatusCode, Value) {
+    fn handle(&mut self, method: &Method, path: &str, query: &str, mut body: Value) -> (StatusCode, Value) {
         let (namespace, plural, name, subresource) = parse(path);
         let id = |name: &str| (plural.clone(), namespace.clone(), name.to_owned());
         match (method.as_str(), name.as_deref()) {
@@ -160,6 +166,13 @@ impl Store {
             ("GET", None) => self.list(&plural, &namespace, query),
             ("POST", None) => {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+                let queue = body["metadata"]["labels"][names::QUEUE].as_str().unwrap_or_default();
+                if plural == "jobs" && !queue.is_empty() && queue == self.elsewhere {
+                    body["spec"]["managedBy"] = json!(names::MULTIKUEUE);
+                }
+                if query.contains(DRY_RUN) {
+                    return (StatusCode::CREATED, body);
+                }
                 if plural == "jobs" {
                     self.announced(&namespace, &name, false);
                 }

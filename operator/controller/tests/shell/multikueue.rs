@@ -1,18 +1,75 @@
 //! A batch Job whose pods another controller makes, as MultiKueue does in another cluster.
 
-use crate::api::Id;
+use crate::api::{Api, Id};
 use crate::cluster;
+use crate::crash::job;
+use crate::operator::Operator;
 use crate::service::{reconcile, under_way};
+use pawl_controller::names;
 use serde_json::{Value, json};
 
 fn of(kind: &str, name: &str) -> Id {
     (kind.to_owned(), "default".to_owned(), name.to_owned())
 }
 
-/// It was "waiting in its turn", without limit and without a word.
+/// The condition `Stalled` of the job.
+fn stalled(api: &Api) -> Value {
+    let conditions = api.store().objects[&of("trainingjobs", "toy")]["status"]["conditions"].clone();
+    let mut all = conditions.as_array().unwrap().iter();
+    all.find(|condition| condition["type"] == "Stalled").cloned().unwrap_or_default()
+}
+
+/// The batch Jobs and who makes their pods.
+fn gangs(api: &Api) -> Vec<(String, Value)> {
+    let store = api.store();
+    let jobs = store.objects.iter().filter(|((kind, ..), _)| kind == "jobs");
+    jobs.map(|((.., name), job)| (name.clone(), job["spec"]["managedBy"].clone())).collect()
+}
+
+/// Changes the queue of the stored job, as a person does: labels have no generation.
+fn name_queue(api: &Api, queue: &str) {
+    let mut store = api.store();
+    let mut object = store.objects[&of("trainingjobs", "toy")].clone();
+    object["metadata"]["labels"][names::QUEUE] = json!(queue);
+    store.put(of("trainingjobs", "toy"), object);
+}
+
+/// A gang of one pod ran there to its end, and each such end counted as a failure.
 #[tokio::test]
-async fn it_is_reported_and_left_to_its_manager() {
-    for (manager, is_reported) in [("kueue.x-k8s.io/multikueue", true), ("kubernetes.io/job-controller", false)] {
+async fn a_queue_of_other_clusters_gets_no_gang_until_the_job_names_another_queue() {
+    let api = Api::default();
+    api.store().elsewhere = "all-clusters";
+    let mut job = job();
+    job["metadata"]["labels"] = json!({(names::QUEUE): "all-clusters"});
+    api.store().create(of("trainingjobs", "toy"), job);
+    let created = api.store().version;
+    let mut operator = Operator::start(&api, created);
+    for _ in 0..3 {
+        let now = api.store().version;
+        operator.catch_up(now);
+        let error = operator.reconcile().await.unwrap_err();
+        assert_eq!(error.kind(), "elsewhere", "{error}");
+    }
+    assert!(gangs(&api).is_empty(), "nothing is handed on");
+    let reported = stalled(&api);
+    assert_eq!((&reported["status"], &reported["reason"]), (&json!("True"), &json!("ActionRequired")));
+    let message = reported["message"].as_str().unwrap();
+    for part in ["the queue all-clusters", "MultiKueue", names::QUEUE, "create it in that cluster"] {
+        assert!(message.contains(part), "{part} in {message}");
+    }
+
+    name_queue(&api, "here");
+    reconcile(&mut operator, &api).await;
+    assert_eq!(gangs(&api), [("toy-1".to_owned(), Value::Null)], "the attempt that waited");
+    reconcile(&mut operator, &api).await;
+    assert_eq!(stalled(&api)["status"], "False");
+    assert_eq!(api.store().objects[&of("trainingjobs", "toy")]["status"]["retry"], Value::Null, "that is no failure");
+}
+
+/// The check was added to the queue between the dry run and the creation, or an earlier version made the Job.
+#[tokio::test]
+async fn what_exists_is_reported_and_left_to_its_manager() {
+    for (manager, is_reported) in [(names::MULTIKUEUE, true), ("kubernetes.io/job-controller", false)] {
         let (api, mut operator) = under_way().await;
         let mut gang = api.store().objects[&of("jobs", "toy-1")].clone();
         gang["spec"]["managedBy"] = json!(manager);
@@ -23,14 +80,12 @@ async fn it_is_reported_and_left_to_its_manager() {
         for _ in 0..3 {
             reconcile(&mut operator, &api).await;
         }
-        let store = api.store();
-        let repaired = store.writes[before..].iter().any(|write| write.ends_with("/jobs/toy-1"));
-        assert_eq!(repaired, !is_reported, "{manager}: {:?}", &store.writes[before..]);
-        let conditions = store.objects[&of("trainingjobs", "toy")]["status"]["conditions"].as_array().unwrap().clone();
-        let stalled = conditions.into_iter().find(|each| each["type"] == "Stalled").unwrap_or(Value::Null);
-        assert_eq!(stalled["status"], if is_reported { "True" } else { "False" }, "{stalled}");
-        let message = stalled["message"].as_str().unwrap_or_default();
+        let repaired = api.store().writes[before..].iter().any(|write| write.ends_with("/jobs/toy-1"));
+        assert_eq!(repaired, !is_reported, "{manager}: {:?}", &api.store().writes[before..]);
+        let reported = stalled(&api);
+        assert_eq!(reported["status"], if is_reported { "True" } else { "False" }, "{reported}");
+        let message = reported["message"].as_str().unwrap_or_default();
         assert_eq!(message.contains("is managed by kueue.x-k8s.io/multikueue"), is_reported, "{message}");
-        assert_eq!(cluster::gangs_alive(&store).len(), 1, "nothing is stopped");
+        assert_eq!(cluster::gangs_alive(&api.store()).len(), 1, "nothing is stopped");
     }
 }

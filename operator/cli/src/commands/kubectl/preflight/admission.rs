@@ -5,6 +5,7 @@ use super::gang::Gang;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use pawl_api::TrainingJob;
+use pawl_controller::objects;
 
 /// The answers about the objects of a gang; `None`: the gang has no such object.
 #[derive(Clone, Debug)]
@@ -46,10 +47,16 @@ pub fn gang(namespace: &str, gang: &Gang, tried: &Tried) -> Vec<Finding> {
         "correct spec.trainer of the manifest, or ask the administrator of the namespace about what rejects it";
     let named = |name: &Option<String>| name.clone().unwrap_or_default();
     let pods = format!("Pods {namespace}/{name}-*");
-    let mut findings = vec![
-        admitted(namespace, &format!("Job {namespace}/{name}"), job, template),
-        admitted(namespace, &pods, pod, template),
-    ];
+    let batch = format!("Job {namespace}/{name}");
+    let first = match job {
+        DryRun::Accepted(made) if objects::runs_elsewhere(made) => Finding::problem(
+            batch,
+            "its queue would run it in another cluster (MultiKueue): the operator creates no such Job",
+            "name a queue without MultiKueue in the label kueue.x-k8s.io/queue-name, or create the TrainingJob in that cluster",
+        ),
+        job => admitted(namespace, &batch, job, template),
+    };
+    let mut findings = vec![first, admitted(namespace, &pods, pod, template)];
     if let Some(service) = service {
         let name = gang.service.as_ref().map(|service| named(&service.metadata.name)).unwrap_or_default();
         let remedy = "ask the administrator of the namespace: the pods of a gang find each other by it";
@@ -79,6 +86,19 @@ mod tests {
     use crate::commands::kubectl::preflight::finding::CheckResult::{self, Ok as Fits, Problem, Unknown};
     use crate::commands::kubectl::preflight::gang::tests;
     use serde_json::json;
+
+    #[test]
+    fn a_queue_of_other_clusters_is_a_problem() {
+        let mut built = tests::gang(&json!({}));
+        let mut found = |manager: &str| {
+            built.job.spec.as_mut().unwrap().managed_by = Some(manager.to_owned());
+            let job = DryRun::Accepted(built.job.clone());
+            let tried = Tried { job, pod: DryRun::Exists, service: None, claim: None };
+            gang("team", &built, &tried)[0].result
+        };
+        assert_eq!(found("kubernetes.io/job-controller"), Fits);
+        assert_eq!(found("kueue.x-k8s.io/multikueue"), Problem);
+    }
 
     #[test]
     fn each_object_has_its_own_finding() {
