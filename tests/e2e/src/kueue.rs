@@ -3,6 +3,8 @@
 use crate::machines::load;
 use crate::programs::{kubectl, run, succeed};
 use crate::scene::{SCENE, Scene};
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -12,6 +14,9 @@ use std::time::Duration;
 const QUEUED: &str = "pawl-e2e/queued=true";
 /// The queue of a scene, in its namespace.
 const QUEUE: &str = "team";
+const VERSION: &str = "kueue.x-k8s.io/v1beta2";
+/// The controller that runs jobs in other clusters.
+const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 
 /// The labels of a job in the queue of its scene.
 pub fn queued() -> Value {
@@ -43,20 +48,19 @@ impl Queue {
         succeed(&mut kubectl(&["label", "namespace", &scene.namespace, QUEUED]));
         let name = scene.namespace.clone();
         let metadata = json!({"name": name, "labels": {SCENE: scene.namespace}});
-        let version = "kueue.x-k8s.io/v1beta2";
         let quota = |resource| json!({"name": resource, "nominalQuota": pods});
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
-            {"apiVersion": version, "kind": "ResourceFlavor", "metadata": metadata,
+            {"apiVersion": VERSION, "kind": "ResourceFlavor", "metadata": metadata,
              "spec": {"nodeLabels": {"kubernetes.io/os": "linux"}}},
-            {"apiVersion": version, "kind": "WorkloadPriorityClass", "metadata": metadata, "value": 1000},
-            {"apiVersion": version, "kind": "ClusterQueue", "metadata": metadata, "spec": {
+            {"apiVersion": VERSION, "kind": "WorkloadPriorityClass", "metadata": metadata, "value": 1000},
+            {"apiVersion": VERSION, "kind": "ClusterQueue", "metadata": metadata, "spec": {
                 "namespaceSelector": {},
                 "preemption": {"withinClusterQueue": "LowerPriority"},
                 "resourceGroups": [{"coveredResources": ["nvidia.com/gpu", "pods"], "flavors": [
                     {"name": name, "resources": [quota("nvidia.com/gpu"), quota("pods")]},
                 ]}],
             }},
-            {"apiVersion": version, "kind": "LocalQueue", "metadata": {"name": QUEUE}, "spec": {"clusterQueue": name}},
+            {"apiVersion": VERSION, "kind": "LocalQueue", "metadata": {"name": QUEUE}, "spec": {"clusterQueue": name}},
         ]});
         // The API server hears of its webhooks a moment after they are ready.
         let made = async || scene.try_apply(&objects.to_string()).ok();
@@ -69,10 +73,36 @@ impl Queue {
         json!({"kueue.x-k8s.io/queue-name": QUEUE, "kueue.x-k8s.io/priority-class": self.name})
     }
 
+    /// Gives the queue a MultiKueue admission check, whose clusters do not exist, and waits until Kueue knows it.
+    pub async fn run_elsewhere(&self, scene: &Scene) {
+        let parameters = json!({"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": self.name});
+        scene.apply(&json!({"apiVersion": VERSION, "kind": "AdmissionCheck", "metadata": {"name": self.name},
+            "spec": {"controllerName": MULTIKUEUE, "parameters": parameters}}));
+        self.patch(&json!({"admissionChecksStrategy": {"admissionChecks": [{"name": self.name}]}}));
+        let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "none"}]}});
+        let probe = json!({"metadata": {"name": "probe", "labels": queued()}, "spec": {"template": template}});
+        let probe: Job = serde_json::from_value(probe).unwrap();
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        let known = async || {
+            let tried = scene.api::<Job>().create(&parameters, &probe).await.unwrap();
+            (tried.spec.unwrap().managed_by.as_deref() == Some(MULTIKUEUE)).then_some(())
+        };
+        scene.until("Kueue to know the check", Duration::from_secs(30), known).await;
+    }
+
+    /// Takes the check of [`Self::run_elsewhere`] away again.
+    pub fn run_here(&self) {
+        self.patch(&json!({"admissionChecksStrategy": null}));
+    }
+
+    fn patch(&self, spec: &Value) {
+        let patch = json!({ "spec": spec }).to_string();
+        succeed(&mut kubectl(&["patch", "clusterqueue", &self.name, "--type=merge", "-p", &patch]));
+    }
+
     /// `HoldAndDrain` takes the devices of all gangs back and admits none until it is `None` again.
     pub fn stop_policy(&self, policy: &str) {
-        let patch = json!({"spec": {"stopPolicy": policy}}).to_string();
-        succeed(&mut kubectl(&["patch", "clusterqueue", &self.name, "--type=merge", "-p", &patch]));
+        self.patch(&json!({"stopPolicy": policy}));
     }
 }
 
@@ -81,9 +111,10 @@ impl Drop for Queue {
         // After a failure workloads may still be in it.
         let _ = run(&mut kubectl(&[
             "delete",
-            "clusterqueue,resourceflavor,workloadpriorityclass",
+            "clusterqueue,resourceflavor,workloadpriorityclass,admissioncheck",
             &self.name,
             "--wait=false",
+            "--ignore-not-found",
         ]));
     }
 }

@@ -1,5 +1,6 @@
 //! A queue that holds gangs back and takes their devices away again: Kueue's.
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -130,5 +131,29 @@ fn gangs_wait_in_their_queue_and_start_again_when_it_takes_their_devices_back() 
         assert_eq!(jobs.each_ref().map(|job| status(job).attempts), [3, 2]);
         let events = scene.events("first").await;
         assert!(events.iter().any(|(reason, _)| reason == "Preempted"), "{events:#?}");
+    });
+}
+
+/// Whether the condition `Stalled` says that the queue is one of other clusters.
+fn is_refused_its_queue(job: &TrainingJob) -> bool {
+    let mut conditions = job.status.iter().flat_map(|status| &status.conditions);
+    let named = |message: &str| message.contains("the queue team") && message.contains("MultiKueue");
+    conditions.any(|each| each.type_ == "Stalled" && each.reason == "ActionRequired" && named(&each.message))
+}
+
+#[test]
+fn a_queue_that_runs_jobs_in_other_clusters_is_reported_and_gets_no_gang() {
+    scene(async |scene| {
+        let queue = Queue::of(scene, 2).await;
+        queue.run_elsewhere(scene).await;
+        let _operator = scene.operator().await;
+        scene.claim("first");
+        scene.apply(&queued("first", 2));
+        scene.job_until("first", "to be refused its queue", Duration::from_secs(30), is_refused_its_queue).await;
+        assert!(scene.owned::<Job>("first").await.is_empty(), "Kueue has nothing to hand on");
+        queue.run_here();
+        // The operator asks again within a minute.
+        let done = scene.complete("first", Duration::from_secs(180)).await;
+        assert_eq!((status(&done).attempts, &status(&done).retry), (2, &None), "it was no failure");
     });
 }
