@@ -3,11 +3,12 @@
 //! An all-reduce is a direct reduce-scatter followed by an all-gather: as many bytes as a ring transfers, in two rounds
 //! instead of `2 (n - 1)`, and the owner of a part can sum it in rank order.
 
+use super::dial::dial;
 use super::exchange::{Peer, Transfer, round};
-use super::welcome::{MAGIC, SECRET, Welcome};
+use super::welcome::{SECRET, Welcome};
 use super::{CollectiveError, part};
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::Read;
+use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// Buffers of at most this many elements are summed by every rank itself: one round instead of two.
@@ -297,16 +298,4 @@ fn secret() -> std::io::Result<[u8; SECRET]> {
     let mut bytes = [0; SECRET];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Connects to the rank that made `offer` and authenticates.
-fn dial(offer: &[u8], rank: u32, end: Instant) -> Result<TcpStream, String> {
-    let (secret, address) = offer.split_at_checked(SECRET).ok_or("its offer is too short")?;
-    let address = std::str::from_utf8(address).ok().and_then(|a| a.parse::<SocketAddr>().ok());
-    let address = address.ok_or("its offer names no address")?;
-    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let mut stream = TcpStream::connect_timeout(&address, left).map_err(|e| format!("{address}: {e}"))?;
-    let hello = [&MAGIC[..], secret, &rank.to_le_bytes()].concat();
-    stream.write_all(&hello).map_err(|e| format!("{address}: {e}"))?;
-    Ok(stream)
 }

@@ -6,6 +6,7 @@
 //! instead of `((a + b) + c) + d`), so that results agree to within rounding only: the relative difference of an
 //! element is at most `2^-24 * (terms - 1)` of the sum of magnitudes.
 
+mod dial;
 mod exchange;
 mod mesh;
 mod welcome;
