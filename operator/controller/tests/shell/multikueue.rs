@@ -34,7 +34,7 @@ fn name_queue(api: &Api, queue: &str) {
     store.put(of("trainingjobs", "toy"), object);
 }
 
-/// A gang of one pod ran there to its end, and each such end counted as a failure.
+/// Its pods would hold devices there for results that nobody reads.
 #[tokio::test]
 async fn a_queue_of_other_clusters_gets_no_gang_until_the_job_names_another_queue() {
     let api = Api::default();
