@@ -6,7 +6,7 @@
 //! descendants.
 
 use crate::processes::{Descendant, descendants, zombies_of};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,18 @@ static FOUND: OnceLock<BTreeSet<i32>> = OnceLock::new();
 /// Launches that run in this process: several agents may.
 static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
 
+/// Makes orphaned descendants children of this process.
+#[cfg(target_os = "linux")]
+fn become_subreaper() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
+}
+
+/// Only Linux can.
+#[cfg(not(target_os = "linux"))]
+fn become_subreaper() -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// From now on, orphaned descendants become children of this process, are ended with the launch that they belong to,
 /// and reaped. Only for a program that starts no other children than ranks, and those whose plan is of no attempt
 /// ([`mod@crate::provenance`]).
@@ -34,7 +46,7 @@ static LAUNCHES: AtomicUsize = AtomicUsize::new(0);
 /// # Errors
 /// The thread that reaps them cannot be started.
 pub fn adopt_orphans() -> io::Result<()> {
-    if let Err(error) = set_child_subreaper(Some(getpid()))
+    if let Err(error) = become_subreaper()
         && getpid() != Pid::INIT
     {
         tracing::warn!(%error, "processes that leave the session of their rank cannot be ended with its launch");

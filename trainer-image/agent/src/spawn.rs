@@ -1,13 +1,21 @@
 //! Starts processes that die with this one.
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{getpid, getppid};
 use std::fs::File;
 use std::io;
 use std::sync::mpsc;
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+
+/// Has the kernel kill this process when its parent ends. Only Linux can: elsewhere, a rank may outlive a killed agent, and
+/// the next run names it.
+fn die_with_parent() -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    Ok(())
+}
 
 struct Request {
     command: Command,
@@ -40,7 +48,7 @@ impl Nursery {
         let parent = getpid();
         command.process_group(0).kill_on_drop(true);
         let prepare = move || {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
+            die_with_parent()?;
             // The parent may have died before the line above; the process then has a new one.
             if getppid() != Some(parent) {
                 return Err(io::ErrorKind::BrokenPipe.into());
