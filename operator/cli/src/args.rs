@@ -16,12 +16,19 @@ use std::path::PathBuf;
 
 /// Measures the optimizations of a training job one by one, and trains with the accepted ones.
 #[derive(Debug, Parser)]
-#[command(name = "pawl", version = crate::version::VERSION.as_str())]
+#[command(name = "pawl", version = crate::version::VERSION.as_str(), disable_version_flag = true)]
+#[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
 #[command(after_help = crate::exit::HELP, max_term_width = 100)]
 pub struct Arguments {
+    /// Print the version, and the optional features of this build.
+    #[arg(short = 'V', long)]
+    pub version: bool,
+    /// With --version: also the commit and the target.
+    #[arg(short, long, requires = "version")]
+    pub verbose: bool,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 /// The variables of a tracker, for `--help`.
@@ -158,6 +165,13 @@ pub enum Command {
     Completion {
         /// Shell to complete for.
         shell: Shell,
+    },
+    /// Write completion scripts (DIR/completions) and man pages (DIR/man/man1), for packages.
+    #[command(hide = true)]
+    Manual {
+        /// Directory, made if there is none; files of the same names are replaced.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
     /// Run the ranks of one pod (entry point of trainer pods).
     #[command(hide = true)]

@@ -20,6 +20,6 @@ fn main() -> ExitCode {
         Some("kubectl_complete-pawl") => commands::kubectl::complete::answer(words),
         #[cfg(not(feature = "cluster"))]
         Some("kubectl-pawl" | "kubectl_complete-pawl") => commands::without_cluster(),
-        _ => commands::dispatch(args::Arguments::parse().command),
+        _ => commands::dispatch(args::Arguments::parse()),
     }
 }

@@ -22,3 +22,16 @@ pub static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = features().into_iter().map(str::to_owned).collect();
     build(&Build { version: env!("CARGO_PKG_VERSION").to_owned(), features })
 });
+
+/// What `--version` prints; `verbose`: a line each for the commit, if the build was told it (`PAWL_COMMIT`, as releases
+/// are), the target, and the features.
+pub fn text(verbose: bool) -> String {
+    if !verbose {
+        return format!("pawl {}\n", *VERSION);
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let commit = option_env!("PAWL_COMMIT").unwrap_or("unknown");
+    let target = env!("PAWL_TARGET");
+    let features = if features().is_empty() { "none".to_owned() } else { features().join(", ") };
+    format!("pawl {version}\ncommit: {commit}\ntarget: {target}\nfeatures: {features}\n")
+}

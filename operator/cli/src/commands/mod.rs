@@ -8,6 +8,7 @@ mod init;
 mod jobs;
 #[cfg(feature = "cluster")]
 pub mod kubectl;
+mod manual;
 #[cfg(feature = "cluster")]
 mod operator;
 mod output;
@@ -27,6 +28,7 @@ mod validate;
 use crate::args::search::SearchCommand;
 use crate::args::{Arguments, Command};
 use crate::exit;
+use crate::version;
 use clap::CommandFactory;
 use console::Term;
 use pawl_contract::report::unprintable;
@@ -35,8 +37,14 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Runs the command.
-pub fn dispatch(command: Command) -> ExitCode {
+/// Runs the command, or prints the version.
+pub fn dispatch(arguments: Arguments) -> ExitCode {
+    let command = match arguments {
+        Arguments { version: true, verbose, .. } => return print(&version::text(verbose)),
+        Arguments { command: Some(command), .. } => command,
+        // Not reached: without arguments, the help is printed and this code is the exit code.
+        Arguments { command: None, .. } => return ExitCode::from(exit::INPUT),
+    };
     match command {
         Command::Run(run) => run::run(&run),
         Command::Init(arguments) => init::init(&arguments),
@@ -66,6 +74,7 @@ pub fn dispatch(command: Command) -> ExitCode {
             clap_complete::generate(shell, &mut Arguments::command(), "pawl", &mut script);
             print(&String::from_utf8_lossy(&script))
         }
+        Command::Manual { directory } => manual::manual(&directory),
         Command::Agent(agent) => agent::agent(agent),
         Command::Trainer => pawl_trainer::run_from_env(),
     }

@@ -92,7 +92,7 @@ mod tests {
 
     fn parsed(line: &[&str]) -> Config {
         let arguments = Arguments::try_parse_from([&["pawl", "operator"], line].concat()).expect("a command line");
-        let Command::Operator(operator) = arguments.command else { panic!("not the operator") };
+        let Some(Command::Operator(operator)) = arguments.command else { panic!("not the operator") };
         configuration(*operator, "from-kubeconfig")
     }
 

@@ -118,6 +118,36 @@ fn the_version_names_the_features_that_it_was_built_with() {
     assert_eq!(rest.contains("cluster"), cfg!(feature = "cluster"), "{version}");
 }
 
+#[test]
+fn the_verbose_version_names_the_target_which_no_command_does() {
+    let scene = Scene::new();
+    let version = stdout(&scene.output(&["--verbose", "--version"]));
+    let lines: Vec<&str> = version.lines().collect();
+    assert_eq!(lines[0], concat!("pawl ", env!("CARGO_PKG_VERSION")));
+    assert!(lines[1].starts_with("commit: ") && lines[3].starts_with("features: "), "{version}");
+    let target = lines[2].strip_prefix("target: ").unwrap_or_else(|| panic!("{version}"));
+    assert!(target.starts_with(std::env::consts::ARCH) && target.contains(std::env::consts::OS), "{version}");
+    for wrong in [&["--verbose"][..], &["--version", "list"], &[]] {
+        assert_eq!(scene.output(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn packages_get_completions_and_a_man_page_of_each_command_that_users_call() {
+    let scene = Scene::new();
+    let directory = scene.path().join("manual");
+    stdout(&scene.output(&["manual", directory.to_str().unwrap()]));
+    let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    for name in ["completions/pawl.bash", "completions/_pawl", "completions/pawl.fish"] {
+        assert!(read(name).contains("validate"), "{name}");
+    }
+    assert!(read("man/man1/pawl.1").contains("pawl\\-validate(1)"));
+    assert!(read("man/man1/pawl-run.1").contains("State directory"));
+    assert!(read("man/man1/pawl-search-export.1").contains("OPTIONS"));
+    assert_eq!(directory.join("man/man1/pawl-kubectl.1").exists(), cfg!(feature = "cluster"));
+    assert!(!directory.join("man/man1/pawl-agent.1").exists(), "not a command for users");
+}
+
 /// As with `pawl validate job.yaml | head -0`.
 #[test]
 fn validation_ends_without_a_word_when_nobody_reads_what_it_prints() {
