@@ -9,8 +9,8 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Has the kernel kill this process when its parent ends. Only Linux can: elsewhere, a rank may outlive a killed agent, and
-/// the next run names it.
+/// Has the kernel kill this process when its parent ends. Only Linux can: elsewhere, a rank may outlive a killed
+/// agent, and the next run names it.
 fn die_with_parent() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
