@@ -55,9 +55,9 @@ fn what_the_built_in_trainer_would_refuse_is_refused_before_anything_starts() {
         ("batchPerGpu: 2", "batchPerGpu: 3", "10:", "spec.settings.batchPerGpu: 3 must be a multiple of 2"),
         (
             "{pairs: 2}",
-            "{pears: 2}",
+            "{pars: 2}",
             "14:",
-            "spec.phases[0].settings.workload.pears: 2 is not a field: did you mean pairs? Choose one of ",
+            "spec.phases[0].settings.workload.pars: 2 is not a field: did you mean pairs? Choose one of ",
         ),
         (
             "name: nrmse",
