@@ -4,7 +4,7 @@
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 repository=$(sed -n '/^\[workspace.package\]/,/^\[/s/^repository = "\(.*\)"/\1/p' Cargo.toml)
 # Features of the released program.
-features=cluster,parquet,s3,gs
+features=cluster,parquet,s3,gs,azure
 tools=${CARGO_TARGET_DIR:-target}/tools
 
 fail() { echo "operator/release/$(basename "$0"): $*" >&2; exit 1; } # MESSAGE
