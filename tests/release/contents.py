@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Checks files of a release: contents.py SUBJECT OUT VERSION."""
+
+import hashlib
+import json
+import re
+import sys
+import tarfile
+from pathlib import Path
+
+import yaml
+
+IMAGES = ("pawl", "pawl-trainer")
+
+
+def blob(archive, descriptor):
+    """The content of a descriptor, whose digest must be that of the content."""
+    name = "./blobs/" + descriptor["digest"].replace(":", "/")
+    content = archive.extractfile(name if name in archive.getnames() else name[2:]).read()
+    assert "sha256:" + hashlib.sha256(content).hexdigest() == descriptor["digest"], name
+    return content
+
+
+def manifests(archive, index):
+    """Yields the manifests of an index, those of nested indexes included."""
+    for descriptor in index["manifests"]:
+        content = json.loads(blob(archive, descriptor))
+        if "manifests" in content:
+            yield from manifests(archive, content)
+        else:
+            yield content
+
+
+def architectures(out, version):
+    """Each image runs on both architectures, as a user without a name, and its layers are whole."""
+    for name in IMAGES:
+        with tarfile.open(out / f"{name}-{version}.oci.tar") as archive:
+            entry = next(entry for entry in archive.getnames() if entry.removeprefix("./") == "index.json")
+            found = set()
+            for manifest in manifests(archive, json.load(archive.extractfile(entry))):
+                config = json.loads(blob(archive, manifest["config"]))
+                assert config["config"]["User"] == "65532:65532", config
+                assert config["config"]["Entrypoint"][0] == "/bin/pawl", config
+                for layer in manifest["layers"]:
+                    blob(archive, layer)
+                found.add((config["os"], config["architecture"]))
+        assert found == {("linux", "amd64"), ("linux", "arm64")}, (name, found)
+
+
+def bills(out, version):
+    """There is a bill of materials for each image and for each archive for Linux, and each names what Pawl is built from."""
+    named = set()
+    for path in out.glob("*.cdx.json"):
+        bill = json.loads(path.read_text())
+        assert bill["bomFormat"] == "CycloneDX", path
+        crates = {each["name"] for each in bill["components"] if each.get("purl", "").startswith("pkg:cargo/")}
+        assert {"tokio", "safetensors", "kube"} <= crates, (path, len(crates))
+        named.add(path.name.removesuffix(".cdx.json"))
+    wanted = {f"{name}-{version}" for name in IMAGES}
+    wanted |= {path.name.removesuffix(".tar.gz") for path in out.glob(f"pawl-v{version}-*-linux-*.tar.gz")}
+    assert wanted <= named, wanted - named
+
+
+def packages(out, version):
+    """The manifests of Krew and Homebrew name archives of the release, with their checksums."""
+    krew = yaml.safe_load((out / "pawl.yaml").read_text())
+    assert (krew["kind"], krew["metadata"]["name"], krew["spec"]["version"]) == ("Plugin", "pawl", f"v{version}"), krew
+    formula = (out / "pawl.rb").read_text()
+    pairs = [(platform["uri"], platform["sha256"]) for platform in krew["spec"]["platforms"]]
+    homebrew = re.findall(r'url "([^"]+)"\s+sha256 "([0-9a-f]{64})"', formula)
+    assert len(pairs) >= 2 and len(homebrew) >= 2, (pairs, homebrew)
+    for address, digest in pairs + homebrew:
+        archive = out / address.replace("#{version}", version).rsplit("/", 1)[1]
+        assert hashlib.sha256(archive.read_bytes()).hexdigest() == digest, address
+
+
+SUBJECTS = {check.__name__: check for check in (architectures, bills, packages)}
+SUBJECTS[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
