@@ -48,7 +48,7 @@ def architectures(out, version):
 
 
 def bills(out, version):
-    """There is a bill of materials for each image and for each archive for Linux, and each names what Pawl is built from."""
+    """Each image and each archive for Linux has a bill of materials, which names what Pawl is built from."""
     named = set()
     for path in out.glob("*.cdx.json"):
         bill = json.loads(path.read_text())
@@ -56,7 +56,7 @@ def bills(out, version):
         crates = {each["name"] for each in bill["components"] if each.get("purl", "").startswith("pkg:cargo/")}
         assert {"tokio", "safetensors"} <= crates, (path, len(crates))
         named.add(path.name.removesuffix(".cdx.json"))
-    wanted = {f"{name}-{version}" for name in IMAGES}
+    wanted = {f"{name}-{version}-{architecture}" for name in IMAGES for architecture in ("amd64", "arm64")}
     wanted |= {path.name.removesuffix(".tar.gz") for path in out.glob(f"pawl-v{version}-*-linux-*.tar.gz")}
     assert wanted <= named, wanted - named
 
