@@ -86,7 +86,8 @@ pub fn runs(evidence: &Evidence) -> JobRuns {
         tags,
         metrics,
     };
-    // What was found without a measurement, as that a phase changes nothing, is open again once another phase is accepted.
+    // What was found without a measurement, as that a phase changes nothing, is open again once another phase is
+    // accepted.
     let has_ended = of_stage(status.stage) != RunState::Running;
     let is_judged = |phase: &&PhaseStatus| phase.state.is_final() && (has_ended || !phase.input_hash.is_empty());
     let judged = status.phases.iter().filter(is_judged);

@@ -30,8 +30,8 @@ pub enum RefusalKind {
     Unread,
 }
 
-/// Validates `plan` as the preflight does, but for memory, data and storage: for rank 0 of `world_size` at `place`, where
-/// nothing runs. Returns the names of the metrics that evaluations report.
+/// Validates `plan` as the preflight does, but for memory, data and storage: for rank 0 of `world_size` at `place`,
+/// where nothing runs. Returns the names of the metrics that evaluations report.
 ///
 /// # Errors
 /// The first reason for which the plan is refused.

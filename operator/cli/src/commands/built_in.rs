@@ -18,8 +18,8 @@ pub struct Found {
     notes: Vec<String>,
 }
 
-/// Checks the settings of the baseline and of each phase with each fallback, as the preflight does, and the metrics that
-/// the job names. Finds nothing in a job with a command of its own.
+/// Checks the settings of the baseline and of each phase with each fallback, as the preflight does, and the metrics
+/// that the job names. Finds nothing in a job with a command of its own.
 pub fn check(job: &TrainingJob) -> Found {
     let mut found = Found::default();
     let Some(workload) = &job.spec.workload.name else { return found };

@@ -73,8 +73,8 @@ impl BatchJob<'_> {
         }
     }
 
-    /// Asks by a dry run whether the queue would run it in another cluster: the webhook of Kueue says so on creation. A Job
-    /// that exists would already run there, and hold devices for results that nobody reads.
+    /// Asks by a dry run whether the queue would run it in another cluster: the webhook of Kueue says so on creation.
+    /// A Job that exists would already run there, and hold devices for results that nobody reads.
     ///
     /// # Errors
     /// [`Error::Elsewhere`]. Another error of the dry run is that of the creation, too, which reports it.

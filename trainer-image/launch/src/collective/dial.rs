@@ -6,8 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a connection that is refused is tried again. A rank listens before it offers its address, but the network may
-/// learn of a new pod later than its peers do: one that enforces NetworkPolicies rejects what it does not know yet.
+/// How long a connection that is refused is tried again. A rank listens before it offers its address, but the network
+/// may learn of a new pod later than its peers do: one that enforces NetworkPolicies rejects what it does not know
+/// yet.
 const REFUSED: Duration = Duration::from_secs(20);
 /// Interval between two attempts.
 const RETRY: Duration = Duration::from_millis(100);

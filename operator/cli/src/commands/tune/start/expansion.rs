@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 /// `word` with the values of its variables: those that the shell script has set before, those of the environment, and
-/// defaults as in `${PYTHON:-python3}`. What finds the directory of the shell script is `.`; everything else stays as it
-/// is written.
+/// defaults as in `${PYTHON:-python3}`. What finds the directory of the shell script is `.`; everything else stays as
+/// it is written.
 pub fn expanded(word: &str, values: &BTreeMap<String, String>) -> String {
     let mut text = String::new();
     let mut rest = word;
