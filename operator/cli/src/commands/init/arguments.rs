@@ -108,8 +108,6 @@ pub const BATCH: Argument = Argument::new(
         "--train-batch",
         "--train-bs",
         "--batch-size",
-        "--mini-batch-size",
-        "--minibatch-size",
         "--batchsize",
         "--batch",
         "--bsz",
@@ -198,7 +196,6 @@ pub const ACCUMULATION: Argument = Argument::new(
         "--accum-grad",
         "--accum-count",
         "--accum",
-        "--update-freq",
     ],
     Value::Number(phases::ACCUMULATION),
 );
@@ -258,7 +255,7 @@ pub const ARGUMENTS: [Argument; 14] = [
     WORKERS,
     BF16,
     Argument::chosen(
-        &["--fp16", "--amp", "--use-amp", "--enable-amp", "--use-fp16", "--half", "--use-mixed-precision"],
+        &["--fp16", "--amp", "--use-amp", "--enable-amp", "--use-fp16", "--use-mixed-precision"],
         ("precision", "fp16"),
         None,
     ),

@@ -96,7 +96,6 @@ fn a_script_without_options_is_started_as_it_is() {
 /// As public scripts spell their options: batch, micro-batches of a step, workers.
 #[rstest]
 #[case::yolo("--batch-size --accumulate --workers")]
-#[case::fairseq("--max-sentences --update-freq --num-workers")]
 #[case::mae("--batch_size --accum_iter --num_workers")]
 #[case::open_clip("--batch-size --accum-freq --workers")]
 #[case::timm("--batch-size --grad-accum-steps --workers")]
@@ -123,6 +122,15 @@ fn options_of_public_scripts_are_known(#[case] names: &str) {
     let expected = [("accumulationSteps", 4), ("batchPerGpu", 16), ("loaderWorkers", 2)];
     assert_eq!(tuned.settings, BTreeMap::from(expected.map(|(name, number)| (name.to_owned(), number))));
     assert_eq!(tuned.passed().count(), 3, "{:?}", tuned.launch());
+}
+
+/// Names that other scripts have for the minibatches of an update, how often a network is updated, or half of the data.
+#[test]
+fn options_with_several_meanings_are_left_alone() {
+    let source = "a.add_argument('--mini-batch-size', type=int, default=8)\na.add_argument('--update-freq', type=int, default=4)\n\
+                  a.add_argument('--half', action='store_true')\n";
+    let tuned = tuned(source, &["--mini-batch-size", "16"]);
+    assert!(tuned.settings.is_empty() && tuned.passed().count() == 0, "{:?}", tuned.launch());
 }
 
 /// What a phase switches on or gives a value.
