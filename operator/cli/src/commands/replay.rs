@@ -112,7 +112,8 @@ pub fn judge(
 fn differing(job: &TrainingJob, other: &TrainingJob) -> Vec<String> {
     let identity = |TrainingJob { metadata, spec, .. }: &TrainingJob| {
         let TrainingJobSpec { workload, settings, seeds, trainer, .. } = spec;
-        let ranks = json!({"replicas": trainer.replicas, "gpusPerReplica": trainer.gpus_per_replica});
+        let ranks = json!({"image": trainer.image, "replicas": trainer.replicas,
+            "gpusPerReplica": trainer.gpus_per_replica, "gpuResource": trainer.gpu_resource});
         let spec = json!({"workload": workload, "settings": settings, "seeds": seeds, "trainer": ranks});
         json!({"metadata": {"name": metadata.name}, "spec": spec})
     };
@@ -204,6 +205,15 @@ mod tests {
         assert_eq!(differing(&recorded, &job("two", spec(16, "--key=b", "1.1"))), expected);
         let absent = job("one", json!({"workload": {"command": ["train", "--key=a"]}}));
         assert_eq!(differing(&recorded, &absent), ["spec.settings.batchPerGpu: null, recorded: 8"]);
+        let trainer = |image: &str, resource: &str| {
+            job("one", json!({"workload": {"name": "ups"}, "trainer": {"image": image, "gpuResource": resource}}))
+        };
+        let differs = differing(&trainer("a", "nvidia.com/gpu"), &trainer("b", "amd.com/gpu"));
+        let expected = [
+            "spec.trainer.gpuResource: \"amd.com/gpu\", recorded: \"nvidia.com/gpu\"",
+            "spec.trainer.image: \"b\", recorded: \"a\"",
+        ];
+        assert_eq!(differs, expected);
         let own = |token: &str| job("one", json!({"workload": {"command": ["train"], "config": {"token": token}}}));
         assert_eq!(differing(&own("a"), &own("b")), ["spec.workload.config.token"]);
     }
