@@ -12,33 +12,40 @@ use std::borrow::Cow;
 /// assert_eq!(redacted(&command), "train --max-tokens=512 --token=*** --api-key $(KEY)");
 /// ```
 pub fn redacted(command: &[String]) -> String {
-    shown(command).into_iter().flatten().collect::<Vec<_>>().join(" ")
+    shown(command).into_iter().flatten().map(|word| word.text).collect::<Vec<_>>().join(" ")
 }
 
-/// As [`redacted`], word by word: a word without secrets stays as it is.
+/// As [`redacted`], argument by argument: one without secrets stays as it is, and another one keeps its lines.
 pub fn without_secrets(command: &[String]) -> Vec<String> {
-    let word = |(argument, shown): (&String, Vec<Cow<'_, str>>)| {
-        let is_whole = argument.split_whitespace().eq(shown.iter().flat_map(|word| word.split_whitespace()));
-        if is_whole { argument.clone() } else { shown.join(" ") }
+    let word = |(argument, shown): (&String, Vec<Word<'_>>)| {
+        let is_whole = shown.iter().all(|word| matches!(word.text, Cow::Borrowed(_)));
+        if is_whole { argument.clone() } else { shown.iter().flat_map(|word| [word.space, &*word.text]).collect() }
     };
     command.iter().zip(shown(command)).map(word).collect()
 }
 
+/// A word that may be shown.
+struct Word<'a> {
+    /// What is between it and the word before it.
+    space: &'a str,
+    text: Cow<'a, str>,
+}
+
 /// The words of each argument that may be shown.
-fn shown(command: &[String]) -> Vec<Vec<Cow<'_, str>>> {
+fn shown(command: &[String]) -> Vec<Vec<Word<'_>>> {
     // Whether the value of an option comes next.
     let mut expected = false;
     command.iter().map(|argument| words_shown(argument, &mut expected)).collect()
 }
 
 /// The words of an argument that may be shown. `expected`: whether the value of a secret option comes next.
-fn words_shown<'a>(argument: &'a str, expected: &mut bool) -> Vec<Cow<'a, str>> {
+fn words_shown<'a>(argument: &'a str, expected: &mut bool) -> Vec<Word<'a>> {
     // Options and their values are whole arguments. Others may be scripts.
     let whole = *expected || argument.starts_with('-');
-    let words: Vec<&str> = if whole { vec![argument] } else { argument.split_whitespace().collect() };
+    let words = if whole { vec![("", argument)] } else { spaced(argument) };
     let mut shown = Vec::new();
     let mut open: Option<char> = None;
-    for word in words {
+    for (space, word) in words {
         if let Some(quote) = open {
             open = open.filter(|_| !word.contains(quote));
             continue;
@@ -46,15 +53,28 @@ fn words_shown<'a>(argument: &'a str, expected: &mut bool) -> Vec<Cow<'a, str>> 
         let found = secret(word, *expected);
         // The line of a script goes on after a backslash.
         *expected = found.is_none() && (is_secret_option(word) || (*expected && word == "\\"));
-        shown.push(match found {
+        let text = match found {
             Some((name, value)) if !is_reference(value) => {
                 open = left_open(name, value);
                 Cow::Owned(format!("{name}***"))
             }
             Some(_) | None => Cow::Borrowed(word),
-        });
+        };
+        shown.push(Word { space, text });
     }
     shown
+}
+
+/// The words of a script, each with the white space before it.
+fn spaced(mut script: &str) -> Vec<(&str, &str)> {
+    let mut words = Vec::new();
+    while let Some(start) = script.find(|c: char| !c.is_whitespace()) {
+        let (space, rest) = script.split_at(start);
+        let (word, rest) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
+        words.push((space, word));
+        script = rest;
+    }
+    words
 }
 
 /// What begins and ends a text of a shell.
@@ -204,5 +224,9 @@ mod tests {
         let command = ["env", "TOKEN=x17", "train", "--out", "my  runs", "a  b", "--api-key", "x17"].map(str::to_owned);
         let shown = ["env", "TOKEN=***", "train", "--out", "my  runs", "a  b", "--api-key", "***"];
         assert_eq!(without_secrets(&command), shown);
+        let of = |script: &str| without_secrets(&["sh", "-c", script].map(str::to_owned)).remove(2);
+        assert_eq!(of("cd /a # then\nTOKEN=x17 train\n  --lr 1"), "cd /a # then\nTOKEN=*** train\n  --lr 1");
+        assert_eq!(of("train --key \"x17\nx17\"\n\ttest\n"), "train --key ***\n\ttest");
+        assert_eq!(of("train --lr 1\n"), "train --lr 1\n");
     }
 }
