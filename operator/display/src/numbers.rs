@@ -3,7 +3,6 @@
 use pawl_api::quantity::Bytes;
 use pawl_api::status::{CostStatus, Speedup};
 use pawl_contract::decimal::Decimal;
-use std::ops::Range;
 
 /// A ratio as a factor, such as `1.31×`.
 ///
@@ -21,12 +20,9 @@ pub fn interval(speedup: &Speedup) -> Option<String> {
     (lower.is_some() || upper.is_some()).then(|| format!("[{}, {}]", side(lower, "0"), side(upper, "∞")))
 }
 
-/// Bounds of a speedup that say something: two pairs may give others.
-const MEANT: Range<f64> = 1e-3..1e3;
-
 /// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
 pub fn bounds(speedup: &Speedup) -> (Option<f64>, Option<f64>) {
-    let bound = |bound: &Option<Decimal>| bound.as_ref().map(Decimal::value).filter(|bound| MEANT.contains(bound));
+    let bound = |bound: &Option<Decimal>| bound.as_ref().map(Decimal::value).filter(|bound| Speedup::MEANT.contains(bound));
     (bound(&speedup.lower), bound(&speedup.upper))
 }
 

@@ -7,6 +7,7 @@ use pawl_contract::plan::LaunchKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// State of a phase.
 #[derive(
@@ -137,6 +138,11 @@ pub struct Speedup {
     /// Those of them that were disturbed from outside, such as by other programs on the CPUs.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub disturbed: u32,
+}
+
+impl Speedup {
+    /// Bounds of a speedup that say something: two pairs may give others, of thirty digits.
+    pub const MEANT: Range<f64> = 1e-3..1e3;
 }
 
 /// Quality against the original baseline at equal items seen.

@@ -99,12 +99,9 @@ pub(crate) fn shown(interval: &Interval) -> String {
     }
 }
 
-/// Bounds of a speedup that say something: two pairs may give others, of thirty digits.
-const MEANT: Range<f64> = 1e-3..1e3;
-
 /// The bounds of an interval; an end that says nothing is open.
 fn between((lower, upper): (f64, f64)) -> String {
-    match (MEANT.contains(&lower), MEANT.contains(&upper)) {
+    match (Speedup::MEANT.contains(&lower), Speedup::MEANT.contains(&upper)) {
         (true, true) => format!("[{lower:.3}, {upper:.3}]"),
         (true, false) => format!("[{lower:.3}, ∞]"),
         (false, true) => format!("[0, {upper:.3}]"),
@@ -114,8 +111,9 @@ fn between((lower, upper): (f64, f64)) -> String {
 
 /// The upper bound of a speedup in words.
 pub(crate) fn at_most(upper: f64) -> String {
-    if MEANT.contains(&upper) {
-        format!("its speedup is at most {upper:.3}")
+    let Range { start, end } = Speedup::MEANT;
+    if upper < end {
+        format!("its speedup is at most {:.3}", upper.max(start))
     } else {
         "its pairs do not limit its speedup yet".to_owned()
     }
@@ -318,6 +316,7 @@ mod tests {
         assert_eq!(text(0.9, 1e30), "speedup 1.300 [0.900, ∞] from 2 pairs");
         assert_eq!(text(1e-30, 1e30), "speedup 1.300 (no interval) from 2 pairs");
         assert_eq!((at_most(1.4).as_str(), at_most(1e30).contains('0')), ("its speedup is at most 1.400", false));
+        assert_eq!(at_most(1e-30), "its speedup is at most 0.001");
     }
 
     #[test]
