@@ -2,16 +2,28 @@
 
 use std::collections::BTreeMap;
 
+/// The values of variables that a shell script has set; `None`: which one is not known.
+pub type Values = BTreeMap<String, Option<String>>;
+
+/// What is longer, bytes, or has more defaults in one another, is not expanded.
+const MOST: usize = 64 << 10;
+const DEPTH: usize = 16;
+
 /// `word` with the values of its variables: those that the shell script has set before, those of the environment, and
 /// defaults as in `${PYTHON:-python3}`. What finds the directory of the shell script is `.`; everything else stays as
 /// it is written.
-pub fn expanded(word: &str, values: &BTreeMap<String, String>) -> String {
+pub fn expanded(word: &str, values: &Values) -> String {
+    limited(word, values, DEPTH).unwrap_or_else(|| word.to_owned())
+}
+
+/// As [`expanded`]; `None`: it is too long, or has more defaults in one another than `depth`.
+fn limited(word: &str, values: &Values, depth: usize) -> Option<String> {
     let mut text = String::new();
     let mut rest = word;
     while let Some((before, after)) = rest.split_once('$') {
         text += before;
         let (written, value) = match after.chars().next() {
-            Some('{') => braced(after, values),
+            Some('{') => braced(after, values, depth),
             Some('(') => output(after),
             _ => plain(after, values),
         };
@@ -22,9 +34,12 @@ pub fn expanded(word: &str, values: &BTreeMap<String, String>) -> String {
                 text += &after[..written];
             }
         }
+        if text.len() > MOST {
+            return None;
+        }
         rest = &after[written..];
     }
-    text + rest
+    Some(text + rest)
 }
 
 /// Whether a word is a variable alone: `$NAME` or `${NAME...}`.
@@ -37,21 +52,23 @@ pub fn is_variable(word: &str) -> bool {
 }
 
 /// The length of the `NAME` at the beginning of `text`, and its value.
-fn plain(text: &str, values: &BTreeMap<String, String>) -> (usize, Option<String>) {
+fn plain(text: &str, values: &Values) -> (usize, Option<String>) {
     let length = name(text);
     (length, value(&text[..length], values))
 }
 
 /// The length of the `{NAME}` or `{NAME:-DEFAULT}` at the beginning of `text`, and its value.
-fn braced(text: &str, values: &BTreeMap<String, String>) -> (usize, Option<String>) {
+fn braced(text: &str, values: &Values, depth: usize) -> (usize, Option<String>) {
     let Some(length) = enclosed(text, '{', '}') else { return (text.len(), None) };
     let inner = &text[1..length - 1];
     let (name, operator) = inner.split_at(name(inner));
     let default = [":-", "-", ":=", "="].iter().find_map(|with| operator.strip_prefix(with));
     let value = match default {
         _ if inner == "0%/*" => Some(".".to_owned()),
+        Some(_) if values.get(name).is_some_and(Option::is_none) => None,
         Some(default) => {
-            value(name, values).filter(|value| !value.is_empty()).or_else(|| Some(expanded(default, values)))
+            let set = value(name, values).filter(|value| !value.is_empty());
+            set.or_else(|| limited(default, values, depth.checked_sub(1)?))
         }
         None if operator.is_empty() => value(name, values),
         None => None,
@@ -85,11 +102,11 @@ fn name(text: &str) -> usize {
     text.find(|c: char| !is_name(c)).unwrap_or(text.len())
 }
 
-fn value(name: &str, values: &BTreeMap<String, String>) -> Option<String> {
+fn value(name: &str, values: &Values) -> Option<String> {
     if name.is_empty() {
         return None;
     }
-    values.get(name).cloned().or_else(|| std::env::var(name).ok())
+    values.get(name).cloned().unwrap_or_else(|| std::env::var(name).ok())
 }
 
 #[cfg(test)]
@@ -108,7 +125,16 @@ mod tests {
     )]
     #[case::open("${PY $(dirname", "${PY $(dirname")]
     fn variables_have_their_values(#[case] word: &str, #[case] expected: &str) {
-        let values = [("PY", "python"), ("EMPTY", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let values = [("PY", "python"), ("EMPTY", "")].map(|(name, value)| (name.to_owned(), Some(value.to_owned())));
         assert_eq!(expanded(word, &values.into()), expected);
+    }
+
+    #[test]
+    fn what_would_become_too_long_or_deep_stays_as_it_is_written() {
+        let values = Values::from([("A".to_owned(), Some("a".repeat(MOST)))]);
+        assert_eq!(expanded("$A$A", &values), "$A$A");
+        let nested = |depth: usize| "${NO_SUCH:-".repeat(depth) + "a" + &"}".repeat(depth);
+        assert_eq!(expanded(&nested(DEPTH), &values), "a");
+        assert!(expanded(&nested(10_000), &values).ends_with('}'));
     }
 }
