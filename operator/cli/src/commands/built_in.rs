@@ -1,5 +1,6 @@
 //! What the built-in trainer would refuse of a job, by its own parser: this program contains it. Nothing is started.
 
+use pawl_api::spec::{Pin, Trigger};
 use pawl_api::{Problem, TrainingJob};
 use pawl_contract::problem::{choose, quoted};
 use pawl_trainer::device::Place;
@@ -39,7 +40,7 @@ pub fn check(job: &TrainingJob) -> Found {
                     of_baseline = Some(problem);
                 }
                 known.push(written.clone());
-                found.add(kind, &at, written);
+                found.add(kind, job, &at, written);
             }
         }
     }
@@ -52,13 +53,13 @@ pub const fn place(job: &TrainingJob) -> Place {
 }
 
 impl Found {
-    fn add(&mut self, kind: RefusalKind, at: &str, problem: Problem) {
-        match kind {
-            RefusalKind::Unsupported if at != BASELINE => {
-                self.notes.push(format!("warning: {problem}; {at} will be Unsupported"));
+    fn add(&mut self, kind: RefusalKind, job: &TrainingJob, at: &str, problem: Problem) {
+        match (kind, unsupported(job, at)) {
+            (RefusalKind::Unsupported, Some(result)) => {
+                self.notes.push(format!("warning: {problem}; {at} {result}"));
             }
-            RefusalKind::Invalid | RefusalKind::Unsupported => self.errors.push(problem),
-            RefusalKind::Unread => {
+            (RefusalKind::Invalid | RefusalKind::Unsupported, _) => self.errors.push(problem),
+            (RefusalKind::Unread, _) => {
                 self.notes.push(format!("note: {problem}; what depends on it is not validated here"));
             }
         }
@@ -70,6 +71,17 @@ impl Found {
         self.errors
     }
 
+    /// As [`Self::errors`], for a job that may run on a cluster: its operator's default image may contain another
+    /// trainer.
+    pub fn errors_of_this_pawl(self, notes: &mut Vec<String>) -> Vec<Problem> {
+        let mut errors = self.errors(notes);
+        for Problem { message, remedy, .. } in &mut errors {
+            let last = if remedy.is_empty() { message } else { remedy };
+            last.push_str("; found by the trainer of this pawl");
+        }
+        errors
+    }
+
     /// All as warnings and notes: the image that runs the job may contain another trainer than this program.
     pub fn of_another_image(self) -> Vec<String> {
         let warning = |problem| {
@@ -78,6 +90,22 @@ impl Found {
             )
         };
         self.errors.into_iter().map(warning).chain(self.notes).collect()
+    }
+}
+
+/// What becomes of the settings at `at` that the trainer does not support; `None`: the job fails, for it runs with them
+/// whatever the preflight says.
+fn unsupported(job: &TrainingJob, at: &str) -> Option<&'static str> {
+    let phases = job.spec.phases.iter().enumerate();
+    let (path, phase) = phases
+        .map(|(index, phase)| (format!("{BASELINE}.phases[{index}]"), phase))
+        .find(|(path, _)| at.starts_with(path.as_str()))?;
+    let has_answer = phase.fallbacks.iter().any(|fallback| fallback.when.contains(&Trigger::Unsupported));
+    match at == path {
+        false => Some("cannot be used"),
+        true if phase.pin == Some(Pin::Accepted) => None,
+        true if has_answer => Some("will be replaced by its fallback for Unsupported"),
+        true => Some("will be Unsupported"),
     }
 }
 
@@ -212,6 +240,24 @@ mod tests {
             warning.starts_with(expected) && warning.ends_with("; spec.phases[0] will be Unsupported"),
             "{warning}"
         );
+    }
+
+    #[rstest]
+    #[case::fallback(json!({"fallbacks": [{"when": ["Unsupported"], "settings": {"precision": "fp32"}}]}),
+        Some("spec.phases[0] will be replaced by its fallback for Unsupported"))]
+    #[case::other_fallback(json!({"fallbacks": [{"when": ["OutOfMemory"], "settings": {"precision": "fp32"}}]}),
+        Some("spec.phases[0] will be Unsupported"))]
+    #[case::in_fallback(json!({"settings": {"batchPerGpu": 4},
+        "fallbacks": [{"when": ["OutOfMemory"], "settings": {"precision": "tf32"}}]}),
+        Some("spec.phases[0].fallbacks[0] cannot be used"))]
+    #[case::pinned(json!({"pin": "Accepted"}), None)]
+    fn what_becomes_of_a_phase_that_is_not_supported_is_said(#[case] changes: Value, #[case] warning: Option<&str>) {
+        let mut phase = json!({"name": "t", "settings": {"precision": "tf32"}});
+        phase.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let found = check(&job(json!({"phases": [phase]})));
+        let (errors, warnings) = (usize::from(warning.is_none()), usize::from(warning.is_some()));
+        assert_eq!((found.errors.len(), found.notes.len()), (errors, warnings), "{found:?}");
+        assert!(warning.is_none_or(|warning| found.notes[0].ends_with(&format!("; {warning}"))), "{found:?}");
     }
 
     #[test]

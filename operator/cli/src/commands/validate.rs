@@ -19,7 +19,7 @@ pub fn validate(files: &[PathBuf]) -> ExitCode {
                 found = all.of_another_image();
                 return Vec::new();
             }
-            all.errors(&mut found)
+            all.errors_of_this_pawl(&mut found)
         };
         match source::load_with(file, trainer) {
             Ok(job) => {

@@ -76,6 +76,7 @@ fn what_the_built_in_trainer_would_refuse_is_refused_before_anything_starts() {
             let lines: Vec<&str> = error.lines().collect();
             let [line] = lines[..] else { panic!("{command:?}: {error}") };
             assert!(line.starts_with(&format!("job.yaml:{place}")) && line.contains(expected), "{command:?}: {line}");
+            assert_eq!(line.ends_with("; found by the trainer of this pawl"), command[0] == "validate", "{line}");
         }
     }
     assert!(!scene.path().join(".pawl").exists(), "something was started");
