@@ -127,7 +127,7 @@ fn open(job: TrainingJob, options: Options) -> Result<Shell, RunError> {
     };
     match trackers {
         Ok(trackers) => shell.trackers = Some(Rc::new(trackers)),
-        Err(TrackError::Unnamed) => {}
+        Err(TrackError::Unnamed | TrackError::Disabled) => {}
         Err(error) => shell.untracked(&error, ""),
     }
     Ok(shell)
@@ -197,6 +197,9 @@ pub fn trackers(job: &TrainingJob) -> Result<Trackers, TrackError> {
     Trackers::named(|name| own(name).or_else(|| outer(name)))
 }
 
+/// The remedy when a tracker fails.
+const LATER: &str = "; `pawl track` logs it later";
+
 struct Shell {
     state: StateDir,
     document: Document,
@@ -208,7 +211,7 @@ struct Shell {
     storage: String,
     /// Whether the status is copied to the storage: until that has failed.
     keeps_status: bool,
-    /// Where the job is logged: until that has failed.
+    /// Where the job is logged: each until it has failed.
     trackers: Option<Rc<Trackers>>,
     /// What is being logged there.
     logging: Option<JoinHandle<Result<(), TrackError>>>,
@@ -286,7 +289,10 @@ impl Shell {
                 let runs = pawl_display::track::runs(&evidence);
                 self.logging = Some(tokio::task::spawn_local(async move { trackers.log(&runs).await }));
             }
-            Err(error) => self.not_logged(&error),
+            Err(error) => {
+                self.trackers = None;
+                self.untracked(&error, LATER);
+            }
         }
     }
 
@@ -296,7 +302,9 @@ impl Shell {
         let ended = logging.await;
         self.logging = None;
         if let Ok(Err(error)) = ended {
-            self.not_logged(&error);
+            let others = self.trackers.take().and_then(|trackers| trackers.without(&error));
+            self.trackers = others.map(Rc::new);
+            self.untracked(&error, LATER);
         }
     }
 
@@ -305,11 +313,6 @@ impl Shell {
         self.logged().await;
         self.track().await;
         self.logged().await;
-    }
-
-    fn not_logged(&mut self, error: &dyn fmt::Display) {
-        self.trackers = None;
-        self.untracked(error, "; `pawl track` logs it later");
     }
 
     fn untracked(&mut self, error: &dyn fmt::Display, remedy: &str) {

@@ -33,7 +33,7 @@ const UID: &str = "pawl.uid";
 const KEY: &str = "pawl.run";
 
 /// A tracking server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Server {
     client: Client,
     /// As given, with the password.
@@ -44,14 +44,14 @@ pub(super) struct Server {
 }
 
 /// How a client identifies itself, by the variables of MLflow.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Access {
     Open,
     Token(String),
     User(String, Option<String>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Experiment {
     Id(String),
     Name(String),

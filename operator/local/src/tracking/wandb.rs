@@ -26,7 +26,7 @@ const ID: usize = 8;
 const SHORT: usize = 8;
 
 /// Where runs are written, and to where `wandb sync` uploads them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Offline {
     /// The directory of all runs.
     folder: PathBuf,
