@@ -132,6 +132,17 @@ fn what_onnx_lacks_is_named_with_its_place() {
         b.output("y", b.input("x", DType::F32, [batch]).cast(DType::BF16).cast(DType::F32));
     });
     assert!(narrow.starts_with("operation `cast` (bf16[2]) has no"), "{narrow}");
+    let attended = export(
+        &[2, 3, 5].map(|batch| {
+            traced(batch, |b, batch| {
+                let heads = b.input("x", DType::F32, [1, batch, 4, 8]);
+                b.output("y", heads.attention(heads, heads, AttentionSpec { scale: 0.5, causal: false }));
+            })
+        }),
+        MOST_INSIDE,
+    );
+    let heads = attended.expect_err("which heads share a key is not known").to_string();
+    assert!(heads.starts_with("operation `attention"), "{heads}");
     assert!(matches!(export(&[], MOST_INSIDE), Err(OnnxError::Nothing)));
 }
 

@@ -9,6 +9,9 @@ impl Lowering<'_> {
     pub(super) fn attention(&mut self, spec: AttentionSpec, node: &Node) -> Result<String, OnnxError> {
         let [q, k, v] = std::array::from_fn(|i| node.operands[i]);
         let (queries, keys) = (self.extents[q.index()].clone(), self.extents[k.index()].clone());
+        if !(queries[1].is_fixed() && keys[1].is_fixed()) {
+            return Err(self.unknown(node));
+        }
         let repeats = queries[1].fixed / keys[1].fixed.max(1);
         let (q, k, v) = (self.value(q), self.of_all_heads(k, repeats), self.of_all_heads(v, repeats));
         let k = self.transposed(&k, vec![0, 1, 3, 2]);
