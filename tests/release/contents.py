@@ -2,6 +2,7 @@
 """Checks files of a release: contents.py SUBJECT OUT VERSION."""
 
 import hashlib
+import io
 import json
 import re
 import sys
@@ -32,7 +33,7 @@ def manifests(archive, index):
 
 
 def architectures(out, version):
-    """Each image runs on both architectures, as a user without a name, and its layers are whole."""
+    """Each image runs on both architectures, as a user without a name, its layers are whole, and it knows certificates."""
     for name in IMAGES:
         with tarfile.open(out / f"{name}-{version}.oci.tar") as archive:
             entry = next(entry for entry in archive.getnames() if entry.removeprefix("./") == "index.json")
@@ -41,8 +42,10 @@ def architectures(out, version):
                 config = json.loads(blob(archive, manifest["config"]))
                 assert config["config"]["User"] == "65532:65532", config
                 assert config["config"]["Entrypoint"][0] == "/bin/pawl", config
-                for layer in manifest["layers"]:
-                    blob(archive, layer)
+                [layer] = manifest["layers"]
+                with tarfile.open(fileobj=io.BytesIO(blob(archive, layer))) as files:
+                    known = files.extractfile("./etc/ssl/certs/ca-certificates.crt").read()
+                assert known.count(b"BEGIN CERTIFICATE") > 50, name
                 found.add((config["os"], config["architecture"]))
         assert found == {("linux", "amd64"), ("linux", "arm64")}, (name, found)
 
