@@ -274,6 +274,7 @@ impl Storage {
 
     fn failed(&self, action: &'static str, key: &str, error: &object_store::Error) -> StorageError {
         let (problem, remedy, full) = explained(error);
+        let remedy = if self.root.is_some() { remedy } else { access(&self.name) };
         StorageError::Operation { storage: self.name.clone(), action, key: key.to_owned(), problem, remedy, full }
     }
 }
@@ -284,15 +285,32 @@ fn explained(error: &object_store::Error) -> (String, &'static str, bool) {
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    let by_the_store = match error {
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            ": give the trainer's credentials permission to write, read, list and delete there"
-        }
-        _ => "",
-    };
     let of_system = cause.downcast_ref::<std::io::Error>();
     let full = of_system.is_some_and(|error| Outcome::of_error(error) == Outcome::StorageFull);
-    (cause.to_string(), of_system.map_or(by_the_store, |error| remedy(error.kind())), full)
+    (cause.to_string(), of_system.map_or("", |error| remedy(error.kind())), full)
+}
+
+/// The remedy of an error of an object store, with the variables that its scheme reads; starts with a colon.
+fn access(url: &str) -> &'static str {
+    match url.split_once("://") {
+        Some(("s3", _)) => {
+            ": check the network and the credentials, which need permission to write, read, list and delete there \
+             (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or workload identity)"
+        }
+        Some(("gs", _)) => {
+            ": check the network and the credentials, which need permission to write, read, list and delete there \
+             (GOOGLE_SERVICE_ACCOUNT, or workload identity)"
+        }
+        Some(("az", _)) => {
+            ": check the network and the credentials, which need permission to write, read, list and delete there \
+             (AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or workload identity)"
+        }
+        Some(("abfss", _)) => {
+            ": check the network and the credentials, which need permission to write, read, list and delete there \
+             (AZURE_STORAGE_ACCOUNT_KEY, or workload identity)"
+        }
+        _ => "",
+    }
 }
 
 /// The remedy of an error of a file system; starts with a colon.
@@ -318,7 +336,7 @@ fn directory(path: &Path) -> Result<Arc<dyn ObjectStore>, String> {
 fn s3(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     let (bucket, prefix) = address.split_once('/').unwrap_or((address, ""));
     let store = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).build();
-    let store = store.map_err(|e| e.to_string())?;
+    let store = store.map_err(|e| format!("{e}{}", access("s3://")))?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
@@ -326,7 +344,7 @@ fn s3(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
 fn gs(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     let (bucket, prefix) = address.split_once('/').unwrap_or((address, ""));
     let store = object_store::gcp::GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).build();
-    let store = store.map_err(|e| e.to_string())?;
+    let store = store.map_err(|e| format!("{e}{}", access("gs://")))?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
@@ -335,7 +353,7 @@ fn gs(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
 fn azure(url: &str, address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     let (_, prefix) = address.split_once('/').unwrap_or((address, ""));
     let store = object_store::azure::MicrosoftAzureBuilder::from_env().with_url(url).build();
-    let store = store.map_err(|e| e.to_string())?;
+    let store = store.map_err(|e| format!("{e}{}", access(url)))?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
 
@@ -354,4 +372,43 @@ fn gs(_: &str) -> Result<Arc<dyn ObjectStore>, String> {
 fn azure(_: &str, _: &str) -> Result<Arc<dyn ObjectStore>, String> {
     Err("this trainer was built without Azure Blob Storage: use an image built with the feature `azure`, or a path"
         .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn an_error_names_the_remedy_of_its_storage() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |url: Option<&str>, kind: ErrorKind| {
+            let opened = Storage::open(dir.path().to_str().unwrap()).unwrap();
+            let storage = match url {
+                Some(url) => Storage { name: url.to_owned(), root: None, ..opened },
+                None => opened,
+            };
+            let error = object_store::Error::Generic { store: "test", source: Error::from(kind).into() };
+            storage.failed("write", "probe", &error).to_string()
+        };
+        for (url, variable) in [
+            (Some("s3://models"), "AWS_ACCESS_KEY_ID"),
+            (Some("gs://models"), "GOOGLE_SERVICE_ACCOUNT"),
+            (Some("az://models"), "AZURE_STORAGE_ACCOUNT_NAME"),
+            (Some("abfss://models@a.dfs.core.windows.net"), "AZURE_STORAGE_ACCOUNT_KEY"),
+            (None, "give the trainer's user write permission"),
+        ] {
+            let message = told(url, ErrorKind::PermissionDenied);
+            assert!(message.contains(variable), "{message}");
+        }
+    }
+
+    #[cfg(feature = "azure")]
+    #[test]
+    fn an_address_without_an_account_names_its_variable() {
+        if std::env::var_os("AZURE_STORAGE_ACCOUNT_NAME").is_none() {
+            let message = Storage::open("az://models/toy").unwrap_err().to_string();
+            assert!(message.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{message}");
+        }
+    }
 }
