@@ -33,7 +33,7 @@ def manifests(archive, index):
 
 
 def architectures(out, version):
-    """Each image runs on both architectures, as a user without a name, its layers are whole, and it knows certificates."""
+    """Each image is whole and has certificates, and runs on both architectures, as a user without a name."""
     for name in IMAGES:
         with tarfile.open(out / f"{name}-{version}.oci.tar") as archive:
             entry = next(entry for entry in archive.getnames() if entry.removeprefix("./") == "index.json")

@@ -110,7 +110,8 @@ impl Trackers {
     /// The trackers that `variable`, the environment, names.
     ///
     /// # Errors
-    /// [`TrackError::Unnamed`] and [`TrackError::Disabled`]: none; [`TrackError::Address`]: something other than a server that this build can reach.
+    /// [`TrackError::Unnamed`] and [`TrackError::Disabled`]: none; [`TrackError::Address`]: something other than a
+    /// server that this build can reach.
     pub fn named(variable: impl Fn(&str) -> Option<String>) -> Result<Self, TrackError> {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         let server = given(ADDRESS).map(|address| Server::new(&address, given)).transpose()?;
@@ -151,16 +152,18 @@ impl Trackers {
     /// Logs what is new of a job since it was logged last, whoever did that.
     ///
     /// # Errors
-    /// [`TrackError`] of the first tracker that failed; the others have what is new.
+    /// [`TrackError`] of the first tracker that failed; the others are logged to all the same.
     pub async fn log(&self, runs: &JobRuns) -> Result<(), TrackError> {
         let failed =
             |variable, folder: &PathBuf, source| TrackError::Folder { variable, folder: folder.clone(), source };
-        let by_folder = self.folder.as_ref().map_or(Ok(()), |folder| {
-            tensorboard::write(folder, runs).map_err(|error| failed(FOLDER, folder, error))
-        });
-        let by_offline = self.offline.as_ref().map_or(Ok(()), |offline| {
-            offline.write(runs).map_err(|error| failed(PARENT, offline.folder(), error))
-        });
+        let by_folder = self
+            .folder
+            .as_ref()
+            .map_or(Ok(()), |folder| tensorboard::write(folder, runs).map_err(|error| failed(FOLDER, folder, error)));
+        let by_offline = self
+            .offline
+            .as_ref()
+            .map_or(Ok(()), |offline| offline.write(runs).map_err(|error| failed(PARENT, offline.folder(), error)));
         let by_server = match &self.server {
             Some(server) => {
                 let done = tokio::time::timeout(LONGEST, server.log(runs)).await;
