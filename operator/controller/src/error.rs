@@ -39,7 +39,7 @@ pub enum Error {
         /// What it waits for.
         why: String,
     },
-    /// The queue of an attempt would run its pods in another cluster; nothing was created.
+    /// The queue of an attempt would run its pods in another cluster; no batch Job of it is left.
     #[error(
         "the queue {queue} would run batch Job {name} in another cluster (MultiKueue), where nobody reads its reports: name a queue \
          without MultiKueue in the label kueue.x-k8s.io/queue-name of the TrainingJob, or create it in that cluster"

@@ -49,6 +49,8 @@ pub(crate) struct JobState {
     failures: u32,
     /// Why the last reconcile failed, if that is to be reported once it lasts.
     refusal: Option<Refusal>,
+    /// Whether a queue handed a batch Job of it to another cluster, which was not asked before.
+    handed_on: bool,
     /// When an action with a cool-down was last tried.
     tried: HashMap<String, Instant>,
     /// What was decided lately, for the records, until the job is over; with the uid of the job.
@@ -91,10 +93,11 @@ struct Refusal {
 
 impl JobState {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { belief, failures, refusal, tried, recent, facts, gangs, sample, tokens } = self;
+        let Self { belief, failures, refusal, handed_on, tried, recent, facts, gangs, sample, tokens } = self;
         belief.is_none()
             && *failures == 0
             && refusal.is_none()
+            && !*handed_on
             && tried.is_empty()
             && recent.is_none()
             && facts.is_empty()
@@ -105,8 +108,8 @@ impl JobState {
 
     /// Forgets all that only the leader knows. The facts stay: watches keep them current on every replica.
     fn step_down(&mut self) {
-        let Self { belief, failures, refusal, tried, recent, facts: _, gangs, sample, tokens } = self;
-        (*belief, *failures, *refusal, *sample) = (None, 0, None, None);
+        let Self { belief, failures, refusal, handed_on, tried, recent, facts: _, gangs, sample, tokens } = self;
+        (*belief, *failures, *refusal, *handed_on, *sample) = (None, 0, None, false, None);
         gangs.clear();
         tried.clear();
         tokens.clear();
@@ -256,6 +259,17 @@ impl Jobs {
         let states = self.lock();
         let refusal = states.get(key)?.refusal.as_ref()?;
         (refusal.since.elapsed() >= refusal.reported_after).then(|| refusal.text.clone())
+    }
+
+    /// Records whether a queue hands batch Jobs of this job to another cluster: it is asked before the next one then,
+    /// as the deletion of each would be the reason for another one.
+    pub fn hand_on(&self, key: &Key, handed_on: bool) {
+        self.entry(key, |state| state.handed_on = handed_on);
+    }
+
+    /// What [`Jobs::hand_on`] recorded.
+    pub fn was_handed_on(&self, key: &Key) -> bool {
+        self.lock().get(key).is_some_and(|state| state.handed_on)
     }
 
     /// Whether this process has decided about a job that is under way.

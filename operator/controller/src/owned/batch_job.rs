@@ -60,8 +60,16 @@ impl BatchJob<'_> {
     pub(crate) async fn create(&self, blueprint: &Blueprint<'_>) -> Result<Option<GangFacts>, Error> {
         let Attempt { context, key, name } = self.0;
         let gang = objects::gang(blueprint);
-        self.stays_here(&gang).await?;
+        if gang.labels().contains_key(names::QUEUE) || context.jobs.was_handed_on(key) {
+            self.stays_here(&gang).await?;
+        }
         match self.0.api::<Job>().create(&creation(), &gang).await {
+            // Its namespace has a default queue, or the check was added to its queue just now.
+            Ok(made) if objects::runs_elsewhere(&made) => {
+                context.jobs.hand_on(key, true);
+                self.delete(&assumed(blueprint, &made), PropagationPolicy::Background).await?;
+                Err(self.elsewhere(&made))
+            }
             Ok(made) => {
                 let gang = assumed(blueprint, &made);
                 context.facts.assume(key, name, gang.clone());
@@ -77,16 +85,25 @@ impl BatchJob<'_> {
     /// A Job that exists would already run there, and hold devices for results that nobody reads.
     ///
     /// # Errors
-    /// [`Error::Elsewhere`]. Another error of the dry run is that of the creation, too, which reports it.
+    /// [`Error::Elsewhere`]; [`Error::Api`].
     async fn stays_here(&self, gang: &Job) -> Result<(), Error> {
-        let Some(queue) = gang.labels().get(names::QUEUE) else { return Ok(()) };
-        let tried = self.0.api::<Job>().create(&PostParams { dry_run: true, ..creation() }, gang).await;
-        match tried {
-            Ok(made) if objects::runs_elsewhere(&made) => {
-                Err(Error::Elsewhere { name: self.0.name.to_owned(), queue: queue.clone() })
+        let Attempt { context, key, name } = self.0;
+        match self.0.api::<Job>().create(&PostParams { dry_run: true, ..creation() }, gang).await {
+            Ok(made) if objects::runs_elsewhere(&made) => Err(self.elsewhere(&made)),
+            Ok(_) => {
+                context.jobs.hand_on(key, false);
+                Ok(())
             }
-            Ok(_) | Err(_) => Ok(()),
+            // What has the name is read next.
+            Err(error) if code(&error) == Some(409) => Ok(()),
+            Err(error) => Err(error).doing(|| format!("create batch Job {name} (dry run)")),
         }
+    }
+
+    /// The queue is in the answer: that of a namespace is in no label of the job.
+    fn elsewhere(&self, made: &Job) -> Error {
+        let queue = made.labels().get(names::QUEUE).cloned().unwrap_or_default();
+        Error::Elsewhere { name: self.0.name.to_owned(), queue }
     }
 
     /// Restores labels, annotations, owner and size.

@@ -62,7 +62,8 @@ pub struct Store {
     pub slow: &'static str,
     /// Steps of the cluster after which the garbage collector removes what a batch Job owned that is gone.
     pub garbage_after: u32,
-    /// The queue whose batch Jobs run in another cluster, as the webhook of Kueue writes into them.
+    /// The queue whose batch Jobs run in another cluster, as the webhook of Kueue writes into them; `default`: that of
+    /// Jobs without one.
     pub elsewhere: &'static str,
     /// How many steps each object has outlived its owner.
     pub orphans: BTreeMap<Id, u32>,
@@ -112,7 +113,8 @@ async fn answer(api: Api, request: Request<Body>) -> Result<Response<Body>, std:
         store.late = Some((parts.method, path, query, body));
         return Err(lost());
     }
-    let asked = format!("{} {path}", parts.method);
+    let dry_run = if query.contains(DRY_RUN) { "?dryRun=All" } else { "" };
+    let asked = format!("{} {path}{dry_run}", parts.method);
     let refusal = store.refuses.iter().find(|(refused, _)| asked.starts_with(refused));
     let (code, value) = match refusal {
         Some((_, code)) => status(StatusCode::from_u16(*code).unwrap(), "refused by the test"),
@@ -166,6 +168,10 @@ impl Store {
             ("GET", None) => self.list(&plural, &namespace, query),
             ("POST", None) => {
                 let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+                let is_default = self.elsewhere == "default" && body["metadata"]["labels"][names::QUEUE].is_null();
+                if plural == "jobs" && is_default {
+                    body["metadata"]["labels"][names::QUEUE] = json!(self.elsewhere);
+                }
                 let queue = body["metadata"]["labels"][names::QUEUE].as_str().unwrap_or_default();
                 if plural == "jobs" && !queue.is_empty() && queue == self.elsewhere {
                     body["spec"]["managedBy"] = json!(names::MULTIKUEUE);

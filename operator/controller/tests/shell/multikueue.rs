@@ -66,7 +66,51 @@ async fn a_queue_of_other_clusters_gets_no_gang_until_the_job_names_another_queu
     assert_eq!(api.store().objects[&of("trainingjobs", "toy")]["status"]["retry"], Value::Null, "that is no failure");
 }
 
-/// The check was added to the queue between the dry run and the creation, or an earlier version made the Job.
+/// Kueue puts a Job that names no queue into it. Without Kueue nothing is asked, so that one Job is made to find out.
+#[tokio::test]
+async fn a_default_queue_of_other_clusters_gets_one_gang_that_is_deleted_at_once() {
+    let api = Api::default();
+    api.store().elsewhere = "default";
+    api.store().create(of("trainingjobs", "toy"), job());
+    let created = api.store().version;
+    let mut operator = Operator::start(&api, created);
+    let mut kinds = Vec::new();
+    for _ in 0..5 {
+        let now = api.store().version;
+        operator.catch_up(now);
+        kinds.push(operator.reconcile().await.err().map(|error| error.kind()));
+        assert!(gangs(&api).is_empty(), "nothing is left to another cluster");
+    }
+    assert_eq!((kinds[0], kinds[4]), (Some("elsewhere"), Some("elsewhere")), "{kinds:?}");
+    let writes = api.store().writes.clone();
+    let made = |write: &&String| write.starts_with("POST") && write.ends_with("/jobs");
+    assert_eq!(writes.iter().filter(made).count(), 1, "{writes:?}");
+    let reported = stalled(&api);
+    assert!(reported["message"].as_str().unwrap().contains("the queue default"), "{reported}");
+
+    api.store().elsewhere = "";
+    reconcile(&mut operator, &api).await;
+    assert_eq!(gangs(&api).len(), 1, "the namespace has no default queue any more");
+}
+
+/// What the dry run is refused for is refused of the Job as well, or may be over before it is created.
+#[tokio::test]
+async fn no_gang_is_created_while_its_queue_cannot_be_asked() {
+    let api = Api::default();
+    let mut job = job();
+    job["metadata"]["labels"] = json!({(names::QUEUE): "here"});
+    api.store().create(of("trainingjobs", "toy"), job);
+    api.store().refuses = vec![("POST /apis/batch/v1/namespaces/default/jobs?dryRun=All", 500)];
+    let created = api.store().version;
+    let mut operator = Operator::start(&api, created);
+    let error = operator.reconcile().await.unwrap_err();
+    assert!(error.kind() == "api" && gangs(&api).is_empty(), "{error}");
+    api.store().refuses.clear();
+    reconcile(&mut operator, &api).await;
+    assert_eq!(gangs(&api).len(), 1);
+}
+
+/// An earlier version made the Job.
 #[tokio::test]
 async fn what_exists_is_reported_and_left_to_its_manager() {
     for (manager, is_reported) in [(names::MULTIKUEUE, true), ("kubernetes.io/job-controller", false)] {
