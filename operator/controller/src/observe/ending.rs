@@ -16,7 +16,8 @@ pub(super) fn ending(facts: &AttemptFacts) -> Ending {
     let never_whole = pods.iter().any(|pod| matches!(pod.stand, Stand::Waiting { .. }));
     let taken = gang.is_some_and(|gang| gang.taken || gang.suspended && !pods.is_empty());
     if taken && !pods.iter().any(|pod| out_of_memory(pod)) {
-        if let Some(problem) = pods.iter().filter(|pod| !is_unschedulable(pod)).find_map(|pod| problem(pod)) {
+        let stays = |pod: &&&PodFacts| !is_unschedulable(pod) && !init_was_ended(pod);
+        if let Some(problem) = pods.iter().filter(stays).find_map(|pod| problem(pod)) {
             // Its turn in the queue does not help a gang that cannot start.
             return Ending::Lost(problem);
         }
@@ -111,7 +112,8 @@ fn own_failure(pod: &PodFacts) -> Option<String> {
         return None;
     }
     let own = end.out_of_memory() || end.over_limit();
-    let certain = own || end.not_started().is_some_and(|hindrance| !of_scheduler(hindrance));
+    let not_started = end.not_started().is_some_and(|hindrance| !of_scheduler(hindrance));
+    let certain = own || not_started && !init_was_ended(pod);
     if !certain && (pod.deleting.is_some() || exit(pod) == Some(Outcome::LostPeer)) {
         return None;
     }
@@ -121,6 +123,7 @@ fn own_failure(pod: &PodFacts) -> Option<String> {
 /// A pod that was deleted, although it did not fail, or before it could be scheduled; or was lost with its node.
 fn deletion(pod: &PodFacts) -> Option<String> {
     match &pod.stand {
+        Stand::Ended(_) | Stand::Waiting { .. } if init_was_ended(pod) => Some(format!("pod {} was deleted", pod.name)),
         Stand::Ended(end) if end.not_started().is_some() => failure(pod),
         Stand::Ended(end) if pod.deleting.is_some() => {
             let stopped = end.exit.is_none_or(|code| code > 127) || exit(pod) == Some(Outcome::Stopped);
@@ -129,6 +132,16 @@ fn deletion(pod: &PodFacts) -> Option<String> {
         Stand::Waiting { .. } if is_unschedulable(pod) => problem(pod),
         Stand::Ended(_) | Stand::Waiting { .. } | Stand::Running => None,
     }
+}
+
+/// Whether an init container failed in a pod that is being deleted, which ends init containers, too.
+fn init_was_ended(pod: &PodFacts) -> bool {
+    let cause = match &pod.stand {
+        Stand::Ended(end) => end.not_started(),
+        Stand::Waiting { problem } => problem.as_ref(),
+        Stand::Running => None,
+    };
+    pod.deleting.is_some() && cause.is_some_and(|cause| cause.kind == Kind::InitFailed)
 }
 
 /// Whether no node has room for the pod, or its volume.

@@ -588,3 +588,21 @@ fn a_gang_whose_init_container_was_lost_is_replaced_at_once_and_did_not_fail() {
     let alone = vec![never_started(unknown), exited(1, 40)];
     assert_eq!(state(alone), disrupted(&format!("pod toy-1-0: {unknown}")));
 }
+
+/// The kubelet ends init containers of a pod that is drained, preempted or deleted by a person.
+#[test]
+fn a_pod_that_is_deleted_while_its_init_container_runs_did_not_fail() {
+    let ended = Hindrance::of_init_container("fetch", 143, "Error", None);
+    let over = PodEnd { exit: None, cause: Cause::NotStarted(ended.clone()), ..PodEnd::default() };
+    let all = |first: PodFacts| facts(vec![first, exited(1, 40)]);
+    let end = |facts: AttemptFacts| seen(facts, None).state;
+    let failed = pod(0, Stand::Ended(over.clone()));
+    assert_eq!(end(all(failed)), lost("pod toy-1-0: init container fetch exited with 143: Error"));
+    for stand in [Stand::Ended(over), Stand::Waiting { problem: Some(ended) }] {
+        let by_a_person = all(gone(pod(0, stand)));
+        assert_eq!(end(by_a_person.clone()), disrupted("pod toy-1-0 was deleted"));
+        let by_kueue = AttemptFacts { gang: Some(GangFacts { taken: true, deleting: true, ..gang() }), ..by_a_person };
+        let state = end(by_kueue);
+        assert!(matches!(state, AttemptState::Ended(Ending::Preempted | Ending::Disrupted(_))), "{state:?}");
+    }
+}
