@@ -114,8 +114,10 @@ impl Disturbances {
         let (end, after) = self.over.unwrap_or_else(|| (Instant::now(), self.sources.counts()));
         let from = |since: Instant, before: &Counts| before.shares(&after, end.saturating_duration_since(since));
         let found = from(self.since, &self.before);
+        // In a window that is long enough the share is absent because the CPU time of a process is no longer counted.
+        let is_short = end.saturating_duration_since(self.since) < LEAST;
         let cpus = match self.warmup {
-            Some((since, before)) if found.other_cpu_share.is_none() => from(since, &before),
+            Some((since, before)) if is_short => from(since, &before),
             _ => found.clone(),
         };
         disturbance.cpu_pressure = disturbance.cpu_pressure.or(found.cpu_pressure);
@@ -323,6 +325,8 @@ mod tests {
         assert_eq!(shares(&watched), (Some(0.5), Some(0.0)), "of the window and its warm-up");
         let long = Disturbances { over: Some((start + 4 * SECOND, at(600, 700, 350))), ..watched.clone() };
         assert_eq!(shares(&long), (Some(0.0), Some(0.5)), "of the window alone");
+        let fewer = Disturbances { over: Some((start + 4 * SECOND, at(600, 700, 299))), ..watched.clone() };
+        assert_eq!(shares(&fewer), (None, Some(0.5)), "a process has left the tree");
         let short = Disturbances { warmup: None, ..watched };
         assert_eq!(shares(&short), (None, None));
     }
