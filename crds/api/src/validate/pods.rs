@@ -4,6 +4,7 @@
 use super::{Problem, is_label, quoted};
 use crate::spec::{InitContainer, PodTemplate, Trainer};
 use k8s_openapi::api::core::v1::{EnvVar, PodResourceClaim, ResourceRequirements, VolumeMount};
+use pawl_contract::template::references;
 
 /// Variables that the trainer contract sets.
 const RESERVED: [&str; 5] = ["MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"];
@@ -19,6 +20,13 @@ pub(super) fn check(trainer: &Trainer) -> Vec<Problem> {
         if RESERVED.contains(&name) || name.starts_with("PAWL_") {
             let message = "is set by Pawl for each rank";
             problems.push(Problem::new(format!("{at}.env[{i}].name"), quoted(name), message, "remove it"));
+        }
+    }
+    for (i, source) in pod.env_from.iter().enumerate() {
+        if let Some(prefix) = source.prefix.as_deref().filter(|prefix| prefix.starts_with("PAWL_")) {
+            let message = "is that of variables that Pawl sets for each rank";
+            let field = format!("{at}.envFrom[{i}].prefix");
+            problems.push(Problem::new(field, quoted(prefix), message, "use another one"));
         }
     }
     problems.extend(variables(at, &pod.env));
@@ -105,7 +113,22 @@ fn init_container(at: &str, trainer: &Trainer, container: &InitContainer) -> Vec
     problems.extend(variables(at, &container.env));
     problems.extend(mounts(at, &trainer.pod_template, &container.volume_mounts));
     problems.extend(resources(at, trainer, container.resources.as_ref()));
+    problems.extend(placeholders(at, container));
     problems
+}
+
+/// Placeholders of Pawl, which are replaced in the trainer's container only. Kubernetes has `$(NAME)` and `$$(...)`.
+fn placeholders(at: &str, container: &InitContainer) -> Vec<Problem> {
+    let words = |field: &str, list: &[String]| -> Vec<_> {
+        list.iter().enumerate().map(|(i, word)| (format!("{at}.{field}[{i}]"), word.clone())).collect()
+    };
+    let variables = container.env.iter().enumerate();
+    let variables =
+        variables.filter_map(|(i, variable)| Some((format!("{at}.env[{i}].value"), variable.value.clone()?)));
+    let texts = words("command", &container.command).into_iter().chain(words("args", &container.args)).chain(variables);
+    let written = texts.filter(|(_, text)| references(text).map_or(true, |found| !found.is_empty()));
+    let message = "contains a placeholder, which is replaced in the trainer's container only";
+    written.map(|(field, text)| Problem::new(field, quoted(&text), message, "write its value")).collect()
 }
 
 fn claims(at: &str, trainer: &Trainer) -> Vec<Problem> {
