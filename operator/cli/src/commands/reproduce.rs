@@ -99,9 +99,12 @@ fn heading(place: &str, recorded: &Document, attempts: &[MeasuredWith], attempt:
         }
     }
     let template = &recorded.job.spec.trainer.pod_template;
-    let variables = template.env.iter().chain(template.init_containers.iter().flat_map(|container| &container.env));
-    let without: Vec<&str> =
-        variables.filter(|variable| variable.value_from.is_none()).map(|variable| variable.name.as_str()).collect();
+    let own = template.env.iter().map(|variable| (String::new(), variable));
+    let before = template.init_containers.iter().flat_map(|container| {
+        container.env.iter().map(|variable| (format!("initContainers[{}].", container.name), variable))
+    });
+    let without = own.chain(before).filter(|(_, variable)| variable.value_from.is_none());
+    let without: Vec<String> = without.map(|(at, variable)| format!("{at}{}", variable.name)).collect();
     if !without.is_empty() {
         line(&mut text, &format!("Values of variables are left out. Add those of {}.", without.join(", ")));
     }
@@ -151,6 +154,10 @@ mod tests {
             "trainer": {"build": "sha256:12"}, "training": {"segments": [{"toItems": 64}]},
         }))
         .unwrap();
+        job.spec.trainer.pod_template.init_containers = serde_json::from_value(json!([
+            {"name": "fetch", "image": "fetch:2", "env": [{"name": "KEY", "value": "secret-17"}]},
+        ]))
+        .unwrap();
         let recorded = Document { format: 1, spec_hash: String::new(), job: job.clone(), status };
         let text = heading("models/toy", &recorded, &attempts, None) + &manifest(job.clone());
         for part in [
@@ -160,13 +167,14 @@ mod tests {
             "# The model was trained in 2 attempts, which differ in driver: no one of them",
             "# To check it out: git checkout 0123456789abcdef0123456789abcdef01234567\n",
             "# Its newest build of the trainer: sha256:12\n# Attempts that measured differ in driver.",
-            "# Values of variables are left out. Add those of TOKEN, A.\n",
+            "# Values of variables are left out. Add those of TOKEN, A, initContainers[fetch].KEY.\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let read = pawl_manifest::parse(&text, "toy.yaml").unwrap();
         assert!(!text.contains("secret-17"), "{text}");
         job.spec.trainer.pod_template.env[1].value = None;
+        job.spec.trainer.pod_template.init_containers[0].env[0].value = None;
         assert_eq!(json!(read.spec), json!(job.spec));
         assert_eq!((read.metadata.uid, read.metadata.generation, read.status.is_none()), (None, None, true));
         assert_eq!(read.metadata.labels, job.metadata.labels);
