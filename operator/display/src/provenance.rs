@@ -129,11 +129,10 @@ fn machine(provenance: &Provenance) -> Vec<(String, String)> {
     present(facts).collect()
 }
 
-/// `pods 1, 3: GPU L4, driver 570; pod 2: image train:v2`.
+/// `pods 1, 3: GPU L4, driver 570; pod 2: driver 575`.
 fn of_others(others: &[OtherPods]) -> Option<String> {
     let of_kind = |kind: &OtherPods| {
-        let image = present([("image", kind.provenance.image.clone())]);
-        let facts = machine(&kind.provenance).into_iter().chain(image).map(|(name, value)| format!("{name} {value}"));
+        let facts = machine(&kind.provenance).into_iter().map(|(name, value)| format!("{name} {value}"));
         let named = kind.pods.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let more = (kind.count as usize).saturating_sub(kind.pods.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -284,12 +283,12 @@ pub fn warning(attempts: &[MeasuredWith]) -> Option<String> {
     })
 }
 
-/// What is to be known where pods of one gang have different machines or images; `None` where none are known to.
+/// What is to be known where pods of one gang have different machines; `None` where none are known to.
 pub fn mixed(attempts: &[MeasuredWith]) -> Option<String> {
     let kinds = attempts.iter().flat_map(|it| &it.provenance.other_pods).map(|kind| &kind.provenance);
     let names = kinds.flat_map(|pod| {
-        let Provenance { gpu, cpu, driver, image, .. } = pod;
-        [("GPU", gpu.is_some()), ("CPU", cpu.is_some()), ("driver", driver.is_some()), ("image", image.is_some())]
+        let Provenance { gpu, cpu, driver, .. } = pod;
+        [("GPU", gpu.is_some()), ("CPU", cpu.is_some()), ("driver", driver.is_some())]
     });
     let names: BTreeSet<&str> = names.filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
     (!names.is_empty()).then(|| {
@@ -350,13 +349,13 @@ mod tests {
         assert_eq!(mixed(std::slice::from_ref(&attempt)), None);
         attempt.provenance.other_pods = serde_json::from_value(json!([
             {"pods": [1, 3], "count": 9, "provenance": {"gpu": {"name": "L4", "count": 2}, "driver": "570"}},
-            {"pods": [2], "count": 1, "provenance": {"image": "train:v2"}},
+            {"pods": [2], "count": 1, "provenance": {"driver": "575"}},
         ]))
         .unwrap();
         let facts = all(&attempt.provenance);
         let others = facts.iter().find(|(name, _)| name == "other pods").map(|(_, value)| value.as_str());
-        assert_eq!(others, Some("pods 1, 3 and 7 more: GPU 2 × L4, driver 570; pod 2: image train:v2"));
-        assert!(mixed(&[attempt]).unwrap().starts_with("Pods of one gang differ in GPU, driver, image. "));
+        assert_eq!(others, Some("pods 1, 3 and 7 more: GPU 2 × L4, driver 570; pod 2: driver 575"));
+        assert!(mixed(&[attempt]).unwrap().starts_with("Pods of one gang differ in GPU, driver. "));
     }
 
     #[test]

@@ -8,11 +8,11 @@ use gang::{Agent, address, nodes, outcomes, plan};
 use pawl_agent::{AgentError, AttemptEnd, AttemptResult, Event, Node, Stop, finished_reports, run};
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::AttemptPlan;
-use pawl_contract::pod;
 use pawl_rendezvous::{Client, ClientError, Token};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 use tokio::sync::watch;
@@ -64,16 +64,26 @@ async fn the_report_names_the_nodes_that_differ_from_the_first() {
     let dir = tempdir().unwrap();
     // The launch ends once each node knows what it has.
     let plan = plan(3, 1, &["a"], "until [ -e ../provenance.json ]; do sleep 0.02; done; done_well");
+    let plan = AttemptPlan { gpus_per_replica: 1, ..plan };
+    let path = |driver: &str| {
+        let folder = dir.path().join(driver);
+        std::fs::create_dir_all(&folder).unwrap();
+        // By another process: a program that another thread starts meanwhile would hold the file open for writing.
+        let write = r#"printf '#!/bin/sh\necho "L4, 23034, %s"\n' "$1" > "$0" && chmod +x "$0""#;
+        let program = folder.join("nvidia-smi");
+        assert!(Command::new("sh").args(["-c", write]).arg(program).arg(driver).status().unwrap().success());
+        format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+    };
     let mut nodes = nodes(dir.path(), 3);
-    for (node, image) in nodes.iter_mut().zip(["train:v1", "train:v1", "train:v2"]) {
-        node.env.push((pod::IMAGE.to_owned(), image.to_owned()));
+    for (node, driver) in nodes.iter_mut().zip(["580.1", "580.1", "570.1"]) {
+        node.env.push(("PATH".to_owned(), path(driver)));
     }
     let agents = nodes.into_iter().map(|node| Agent::start(&plan, node)).collect();
     assert_eq!(outcomes(&agreed(agents).await), [("a", Outcome::Done)]);
     let reports = finished_reports(&dir.path().join("node-0")).unwrap();
     let found = &reports[0].provenance.as_ref().unwrap().other_pods;
-    let differing: Vec<_> = found.iter().map(|kind| (&kind.pods[..], kind.provenance.image.as_deref())).collect();
-    assert_eq!(differing, [(&[2][..], Some("train:v2"))]);
+    let differing: Vec<_> = found.iter().map(|kind| (&kind.pods[..], kind.provenance.driver.as_deref())).collect();
+    assert_eq!(differing, [(&[2][..], Some("570.1"))]);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ pub struct OtherPods {
     /// How many they are.
     #[serde(default)]
     pub count: u32,
-    /// Those of GPU, CPU, driver and image in which they are known to differ.
+    /// Those of GPU, CPU and driver in which they are known to differ.
     #[serde(default)]
     pub provenance: Provenance,
 }
@@ -47,8 +47,8 @@ impl OtherPods {
     /// This within the limits.
     pub(super) fn bounded(mut self) -> Self {
         self.pods.truncate(MAX_PODS);
-        let Provenance { gpu, cpu, driver, image, .. } = self.provenance;
-        let provenance = Provenance { gpu, cpu, driver, image, ..Provenance::default() };
+        let Provenance { gpu, cpu, driver, .. } = self.provenance;
+        let provenance = Provenance { gpu, cpu, driver, ..Provenance::default() };
         Self { provenance: provenance.bounded(), ..self }
     }
 }
@@ -63,7 +63,6 @@ fn differences(pod: &Provenance, first: &Provenance) -> Provenance {
         gpu: unlike(&pod.gpu, &first.gpu, gpus),
         cpu: unlike(&pod.cpu, &first.cpu, cpus),
         driver: unlike(&pod.driver, &first.driver, PartialEq::ne),
-        image: unlike(&pod.image, &first.image, PartialEq::ne),
         ..Provenance::default()
     }
 }
@@ -85,8 +84,7 @@ mod tests {
 
     fn machine(gpu: &str, memory_bytes: Option<u64>, driver: &str) -> Provenance {
         let gpu = Gpu { name: Some(gpu.to_owned()), memory_bytes, count: Some(8) };
-        let image = Some("train:v1".to_owned());
-        Provenance { gpu: Some(gpu), driver: Some(driver.to_owned()), image, ..Provenance::default() }
+        Provenance { gpu: Some(gpu), driver: Some(driver.to_owned()), ..Provenance::default() }
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
         @let pods = evidence.job.spec.trainer.replicas;
         @if pods > 1 {
             p.muted {
-                "The table is that of pod 0 of " (pods) ". Others are named where they are known to differ in GPU, CPU, "
-                "driver or image."
+                "The table is that of pod 0 of " (pods) ". Others are named where they are known to differ in GPU, CPU "
+                "or driver."
             }
         }
         table {
