@@ -38,6 +38,8 @@ class S3(BaseHTTPRequestHandler):
     objects: dict[str, bytes]
     parts: dict[int, bytes]
     denied = False
+    cut = 0
+    """If not 0, the connection is closed after so many bytes of an answer."""
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -49,7 +51,8 @@ class S3(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.close_connection = 0 < self.cut < len(content)
+            self.wfile.write(content[: self.cut] if self.close_connection else content)
 
     def _handle(self) -> None:
         address = urlsplit(self.path)
@@ -84,6 +87,11 @@ class S3(BaseHTTPRequestHandler):
             self._answer(204)
         elif "list-type" in query:
             self._answer(200, self._listing(query["prefix"][0] if "prefix" in query else "", "delimiter" in query))
+        elif key in self.objects and "Range" in self.headers:
+            content = self.objects[key]
+            first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+            end = min(len(content), int(last) + 1 if last else len(content))
+            self._answer(206, content[int(first) : end], **{"Content-Range": f"bytes {first}-{end - 1}/{len(content)}"})
         elif key in self.objects:
             self._answer(200, self.objects[key])
         else:
@@ -170,6 +178,14 @@ def test_a_large_file_is_sent_in_parts(s3: Any, tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == content and beats[-1] == 2 * len(content), "it is progress"
 
 
+def test_a_file_is_read_although_every_answer_is_cut_off(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of one request, the client tries no more than ten times to read the rest.
+    monkeypatch.setattr(bucket, "_RANGE", 100)
+    s3.objects["team/large"], s3.cut = bytes(range(256)) * 5, 60
+    Bucket("s3://bucket/team", "f").download({"large": tmp_path / "copy"}, lambda: None)
+    assert (tmp_path / "copy").read_bytes() == s3.objects["team/large"]
+
+
 def test_a_store_that_refuses_says_which_object_and_what_to_do(s3: Any) -> None:
     probe_objects(Bucket("s3://bucket/team", "f"))
     assert not s3.objects
@@ -202,6 +218,8 @@ def test_an_address_that_cannot_work_says_why(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InvalidPlan, match="train.checkpoint.storage: az://models/a: .*AZURE_STORAGE_ACCOUNT_NAME"):
         of("az://models/a")
     of("abfss://models@account.dfs.core.windows.net/a")
+    with pytest.raises(InvalidPlan, match="train.checkpoint.storage: abfss://.*: account.dfs.core.chinacloudapi.cn is not .*ENDPOINT"):
+        of("abfss://models@account.dfs.core.chinacloudapi.cn/a")
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 from .outcome import InvalidPlan, Unsupported
 
 _PIECE = 8 << 20
-# In memory there are at most so many files, each with so many parts.
+# Bytes of one request. The client ends a request after 30 s, and its retries after 3 minutes.
+_RANGE = 32 << 20
+# In memory there are at most so many files, each with so many parts, or one range.
 _THREADS = 4
 _PARTS_AT_ONCE = 4
 _MOST_PARTS = 9000
 _BEAT_SECONDS = 1.0
+_AZURE_SERVICES = ("dfs.core.windows.net", "blob.core.windows.net")
 # The service, and the variables with its credentials, of each scheme.
 SCHEMES = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -135,9 +138,11 @@ class Bucket:
     def _download(self, key: str, path: Path) -> str | None:
         def read() -> str:
             digest = hashlib.sha256()
+            size = self._obstore.head(self._store, key)["size"]
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
-                for piece in self._obstore.get(self._store, key).stream(_PIECE):
+                for start in range(0, size, _RANGE):
+                    piece = self._obstore.get_range(self._store, key, start=start, end=min(start + _RANGE, size))
                     digest.update(piece)
                     self.moved += len(piece)
                     file.write(piece)
@@ -204,6 +209,10 @@ def connect(scheme: str, address: str) -> Any:
     if scheme == "gs":
         return GCSStore(bucket, prefix=prefix or None)
     container, _, host = bucket.partition("@")
+    account, _, service = host.partition(".")
+    if host and service not in _AZURE_SERVICES:
+        # With the name of the account alone, the client would send its key to the public cloud.
+        raise ValueError(f"{host} is not ACCOUNT.dfs.core.windows.net: elsewhere use az:// with AZURE_STORAGE_ENDPOINT")
     # Without a host, AZURE_STORAGE_ACCOUNT_NAME names the account.
-    account: Any = {"account_name": host.partition(".")[0]} if host else {}
-    return AzureStore(container, prefix=prefix or None, **account)
+    named: Any = {"account_name": account} if host else {}
+    return AzureStore(container, prefix=prefix or None, **named)
