@@ -1,5 +1,6 @@
 """Checkpoints in an object storage: what a directory does not have. What both have is in ``test_checkpoints.py``."""
 
+import errno
 import hashlib
 import json
 import sys
@@ -21,7 +22,7 @@ from pawl_launch.checkpoints import MANIFEST
 from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
 from pawl_launch.objects import ObjectFence, ObjectStore
-from pawl_launch.outcome import InvalidPlan, Superseded, Unsupported
+from pawl_launch.outcome import InvalidPlan, StorageFull, Superseded, Unsupported
 from pawl_launch.places import open_place, probe_objects
 from pawl_launch.plan import CheckpointPolicy, Plan, Rank
 from pawl_launch.progress import Position, Reporter
@@ -29,6 +30,7 @@ from pawl_launch.throughput import Throughput
 
 obstore = pytest.importorskip("obstore", reason="needs obstore")
 PLAN = Plan("job", "job-1", "launch", "Train", {}, {}, 1)
+KEEP_ONE = CheckpointPolicy.read({"everySeconds": 3600, "keep": 1, "resume": True})
 
 
 class S3(BaseHTTPRequestHandler):
@@ -164,7 +166,7 @@ def test_a_script_trains_and_resumes_over_the_protocol_of_s3(launch: Launch, s3:
     assert (out, report["lastCheckpoint"]["items"]) == ("resumed 10\n", 80)
     assert [key for key in s3.objects if "/epochs/" in key] == ["team/job/epochs/2.1"]
     assert not list((tmp_path / "local").iterdir()), "nothing is left on the node"
-    assert not [key for key in s3.objects if "parts" in key]
+    assert not [key for key in s3.objects if "uploads" in key]
 
 
 def test_a_large_file_is_sent_in_parts(s3: Any, tmp_path: Path) -> None:
@@ -236,10 +238,10 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return Bucket("s3://bucket", "f")
 
 
-def node(memory: Bucket, directory: Path, rank: int, fence: ObjectFence) -> ObjectStore:
+def node(memory: Bucket, directory: Path, rank: int, fence: ObjectFence, nodes: int = 1) -> ObjectStore:
     """The store on a node with one rank."""
     directory.mkdir()
-    return ObjectStore(memory, directory, Rank(rank=rank, world_size=2), lambda: None, fence)
+    return ObjectStore(memory, directory, Rank(rank=rank, world_size=nodes), lambda: None, fence)
 
 
 def written(stores: list[ObjectStore], files: Callable[[int], dict[str, str]]) -> None:
@@ -257,7 +259,7 @@ def written(stores: list[ObjectStore], files: Callable[[int], dict[str, str]]) -
 def test_nodes_without_a_common_directory_write_and_read_one_checkpoint(memory: Bucket, tmp_path: Path) -> None:
     fence = ObjectFence(memory, "job-1")
     fence.supersede()
-    stores = [node(memory, tmp_path / f"node-{rank}", rank, fence) for rank in (0, 1)]
+    stores = [node(memory, tmp_path / f"node-{rank}", rank, fence, 2) for rank in (0, 1)]
     written(stores, lambda rank: {f"shard-{rank}": f"weights of {rank}", "config": f"as {rank} writes it"})
     found = stores[0].newest()
     assert found is not None and sorted(found.hashes) == ["config", "shard-0", "shard-1"]
@@ -288,11 +290,10 @@ def test_all_ranks_of_all_nodes_write_and_resume(
 ) -> None:
     """A machine cannot have two nodes with directories of their own: here, all nodes have one."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    policy = CheckpointPolicy.read({"everySeconds": 3600, "keep": 1, "resume": True})
 
     def gang(attempt: int) -> list[tuple[str, list[str]]]:
         """What each rank has resumed, and the files of it."""
-        plan = Plan("job", f"job-{attempt}", f"launch-{attempt}", "Train", {}, {}, 1, checkpoint=policy)
+        plan = Plan("job", f"job-{attempt}", f"launch-{attempt}", "Train", {}, {}, 1, checkpoint=KEEP_ONE)
         barrier = threading.Barrier(2)
 
         copies: list[Path] = []
@@ -321,7 +322,7 @@ def test_all_ranks_of_all_nodes_write_and_resume(
 
 
 def test_a_file_of_two_other_nodes_that_differs_is_an_error(memory: Bucket, tmp_path: Path) -> None:
-    stores = [node(memory, tmp_path / f"node-{rank}", rank, ObjectFence(memory, "job-1")) for rank in (0, 1, 2)]
+    stores = [node(memory, tmp_path / f"node-{rank}", rank, ObjectFence(memory, "job-1"), 3) for rank in (0, 1, 2)]
     with pytest.raises(InvalidPlan, match="checkpoint: notes differs between nodes"):
         written(stores, lambda rank: {"notes": str(rank)} if rank else {"state": ""})
     assert stores[0].newest() is None
@@ -339,8 +340,67 @@ def test_an_upload_that_was_cut_off_is_ignored_and_deleted(memory: Bucket, tmp_p
         old.commit(partial, 1, 10, {})
     new = node(memory, tmp_path / "new", 0, fences[1])
     assert new.newest() is None and memory.sizes("000000000000010-job-1") == {"state": 1}
-    new.prune(CheckpointPolicy.read({"everySeconds": 1, "keep": 1, "resume": True}), None, "job-2")
-    assert not memory.sizes("000000000000010-job-1")
+    others = {"2024-01-15/notes", "00000007-step-70-by-1.0/manifest.json", "000000000000010-job-1.damaged/state", "old-1/state"}
+    for other in (*others, ".pawl/uploads/000000000000010-job-1/1", ".pawl/uploads/000000000000010-job-3/1"):
+        memory.write(other, b"x")
+    new.prune(KEEP_ONE, None, "job-2")
+    assert not memory.sizes("000000000000010-job-1") and memory.names(".pawl/uploads") == ["000000000000010-job-3"]
+    assert all(memory.read(other) for other in others), "they are not of this package"
+
+
+def test_training_goes_on_when_nothing_can_be_deleted(memory: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = node(memory, tmp_path / "node", 0, ObjectFence(memory, "job-1"))
+    written([store], lambda _: {"state": "x"})
+    memory.write("000000000000005-job-1.0/state", b"x")
+
+    def refused(key: str) -> None:
+        raise BucketError(f"cannot delete {key}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "delete", refused)
+        store.prune(KEEP_ONE, None, "job-1")
+    ObjectFence(memory, "job-2").supersede()
+    with pytest.raises(Superseded):
+        store.prune(KEEP_ONE, None, "job-1")
+    assert memory.sizes("000000000000005-job-1.0")
+
+
+def test_a_checkpoint_that_is_written_again_stays_complete_while_its_files_are_the_same(memory: Bucket, tmp_path: Path) -> None:
+    store = node(memory, tmp_path / "node", 0, ObjectFence(memory, "job-1"))
+
+    def again(content: str) -> Path:
+        partial = store.begin(10, "job-1")
+        (partial / "state").write_text(content)
+        store.gather(partial, Gang(0, 1))
+        return partial
+
+    store.commit(again("x"), 1, 10, {"validation": 1})
+    partial = again("x")
+    assert [checkpoint.state for checkpoint in store.all()] == [{"validation": 1}]
+    store.commit(partial, 1, 10, {"validation": 2})
+    assert [checkpoint.state for checkpoint in store.all()] == [{"validation": 2}]
+    partial = again("y")
+    assert not store.all(), "a file was replaced"
+    assert store.commit(partial, 1, 10, {}).hashes == {"state": hashlib.sha256(b"y").hexdigest()}
+
+
+def test_a_node_whose_upload_is_not_listed_is_an_error(memory: Bucket, tmp_path: Path) -> None:
+    store = node(memory, tmp_path / "node", 0, ObjectFence(memory, "job-1"), nodes=2)
+    with pytest.raises(BucketError, match="names the uploads of 1 nodes, not of 2"):
+        written([store], lambda _: {"state": "x"})
+    assert not store.all()
+
+
+def test_a_node_without_space_says_what_to_do(memory: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = node(memory, tmp_path / "node", 0, ObjectFence(memory, "job-1"))
+    written([store], lambda _: {"state": "x"})
+
+    def no_space(*_: Any) -> dict[str, str]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(memory, "download", no_space)
+    with pytest.raises(StorageFull, match="No space left on device: set TMPDIR"):
+        store.newest()
 
 
 def test_a_manifest_that_names_a_file_elsewhere_is_damaged(memory: Bucket, tmp_path: Path) -> None:

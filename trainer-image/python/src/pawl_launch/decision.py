@@ -19,7 +19,8 @@ from .files import replace
 from .outcome import LostPeer
 from .plan import Plan
 
-_LONGEST_SECONDS = 1800.0
+# As long as a launch may be Resuming (RankPhase of the contract): rank 0 reads a whole checkpoint before it decides.
+LONGEST_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Board:
     def _content(self) -> bytes:
         return (self._storage / self._name).read_bytes()
 
-    def read(self, seconds: float = _LONGEST_SECONDS) -> tuple[Decision, Epoch]:
+    def read(self, seconds: float = LONGEST_SECONDS) -> tuple[Decision, Epoch]:
         """Waits for the decision, and its epoch. Rank 0 reads a whole checkpoint before it.
 
         Raises:

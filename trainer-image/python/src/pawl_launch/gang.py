@@ -6,12 +6,15 @@ import gc
 import sys
 import time
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from .outcome import Unsupported
 
 # In which the threads of Gloo release their tensors, for which they need the interpreter's lock.
 RELEASE_SECONDS = 0.1
+# As long as a launch may be Resuming or Saving (RankPhase of the contract): ranks wait for the transfers of others.
+_LONGEST = timedelta(hours=6)
 
 
 class Gang:
@@ -67,7 +70,7 @@ class Gang:
             )
         if self._group is None:
             # Gloo works on tensors of the CPU: a vote does not wait for the device.
-            self._group = distributed.new_group(backend="gloo")
+            self._group = distributed.new_group(backend="gloo", timeout=_LONGEST)
         return sys.modules["torch"], self._group
 
 

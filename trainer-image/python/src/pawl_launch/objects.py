@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from . import hashes
 from .bucket import Bucket, BucketError
 from .checkpoints import (
     DIVERGED,
@@ -35,16 +37,18 @@ from .checkpoints import (
     require_short,
     require_size,
 )
-from .decision import Board, Decision
+from .decision import LONGEST_SECONDS, Board, Decision
 from .fence import FOLDER, Epoch, Fence
 from .gang import Gang
-from .outcome import CheckpointUnreadable, InvalidPlan, LostPeer
+from .outcome import CheckpointUnreadable, InvalidPlan, LostPeer, is_full
 from .plan import CheckpointPolicy, Plan, Rank
+from .probe import full
 
-_LONGEST_SECONDS = 1800.0
 _POLL_SECONDS = 0.2
-# What each node has written of a checkpoint that is not complete yet.
-_PARTS = ".pawl/parts"
+# What each node has uploaded of a checkpoint that is not complete yet.
+_UPLOADS = ".pawl/uploads"
+# The names that begin() gives. Nothing else is read or deleted: people and other trainers have folders of their own there.
+_NAME = re.compile(r"\d{15,}-.+-\d+(\.\d+)?", re.ASCII)
 
 
 class ObjectFence(Fence):
@@ -90,7 +94,7 @@ class ObjectBoard(Board):
 class ObjectStore(Store):
     """The checkpoints of one job in an object storage. ``beat`` is called while bytes move."""
 
-    remedy = "set TMPDIR to a volume with space for one checkpoint"
+    remedy = "set TMPDIR to a volume with space for two checkpoints"
 
     def __init__(
         self,
@@ -117,10 +121,10 @@ class ObjectStore(Store):
             except Damage as damage:
                 raise CheckpointUnreadable(f"{self.name}/{name}: {damage}, but rank 0 has read it") from damage
             return found
-        end = time.monotonic() + _LONGEST_SECONDS
+        end = time.monotonic() + LONGEST_SECONDS
         while not found.path.is_dir():
             if time.monotonic() > end:
-                raise LostPeer(f"the first rank of this node has not downloaded {self.name}/{name} to {found.path} in 30 minutes")
+                raise LostPeer(f"the first rank of this node has not downloaded {self.name}/{name} to {found.path} in {LONGEST_SECONDS / 3600:.0f} h")
             time.sleep(_POLL_SECONDS)
         return found
 
@@ -130,31 +134,50 @@ class ObjectStore(Store):
     def gather(self, partial: Path, gang: Gang) -> None:
         """Uploads what the ranks of this node have written. Collective.
 
-        A checkpoint that is written again at the same position is incomplete until it is complete again.
+        A checkpoint that is written again at the same position stays complete if its files are the same; otherwise it is incomplete
+        until it is complete again.
         """
         name = self.name_of(partial)
+        sizes: dict[str, int] = {}
+        found: dict[str, str] = {}
         self.check()
-        if self._rank.rank == 0:
-            self._bucket.delete(f"{name}/{MANIFEST}")
         gang.barrier()
         if self._rank.local_rank == 0:
-            files = {str(file.relative_to(partial)): file for file in sorted(partial.rglob("*")) if file.is_file()}
-            files.pop(MANIFEST, None)
-            sizes = {file: path.stat().st_size for file, path in files.items()}
-            found = self._bucket.upload({f"{name}/{file}": path for file, path in files.items()}, self._beat)
-            part = {"files": sizes, "hashes": {file: found[f"{name}/{file}"] for file in files}}
-            self._bucket.write(f"{_PARTS}/{name}/{self._rank.rank}", json.dumps(part).encode())
+            paths = (file for file in sorted(partial.rglob("*")) if file.is_file())
+            sizes = {str(file.relative_to(partial)): file.stat().st_size for file in paths}
+            sizes.pop(MANIFEST, None)
+            found = self._unchanged(partial, sizes)
+            if found.keys() != sizes.keys():
+                self._bucket.delete(f"{name}/{MANIFEST}")
+        # Until all nodes have compared their files, none is replaced.
         gang.barrier()
+        if self._rank.local_rank == 0:
+            sent = self._bucket.upload({f"{name}/{file}": partial / file for file in sizes if file not in found}, self._beat)
+            found |= {key.removeprefix(f"{name}/"): sha256 for key, sha256 in sent.items()}
+            upload = {"files": sizes, "hashes": found}
+            self._bucket.write(f"{_UPLOADS}/{name}/{self._rank.rank}", json.dumps(upload).encode())
+        gang.barrier()
+
+    def _unchanged(self, partial: Path, sizes: Mapping[str, int]) -> dict[str, str]:
+        """The hashes of those files of this node that the complete checkpoint of the same name has already."""
+        try:
+            complete = self._read(self.name_of(partial))
+        except Damage:
+            return {}
+        known = {} if complete is None else complete.hashes
+        found = dict(hashes.of_files(partial, [file for file in sizes if file in known]))
+        return {file: sha256 for file, sha256 in found.items() if sha256 == known[file]}
 
     def commit(self, partial: Path, step: int, items: int, state: Mapping[str, Any]) -> Checkpoint:
         """Completes the checkpoint whose files all nodes have uploaded.
 
         Raises:
             InvalidPlan: The script has written no file, or nodes have written different ones under one name.
+            BucketError: The store does not list what a node has uploaded.
             Superseded: A later gang writes.
         """
         name = self.name_of(partial)
-        sizes, found = self._parts(name, partial)
+        sizes, found = self._uploads(name, partial)
         require_files(sizes)
         checkpoint = Checkpoint(self.directory / name, step, items, dict(state), self._epoch, self._author, found)
         content = json.dumps(manifest_of(checkpoint, sizes), allow_nan=False).encode()
@@ -163,13 +186,20 @@ class ObjectStore(Store):
         self._forgive(name)
         return checkpoint
 
-    def _parts(self, name: str, partial: Path) -> tuple[dict[str, int], dict[str, str]]:
+    def _uploads(self, name: str, partial: Path) -> tuple[dict[str, int], dict[str, str]]:
         """Sizes, bytes, and hashes of the files that all nodes have uploaded. Of a file that several have, rank 0's counts."""
         sizes: dict[str, int] = {}
         found: dict[str, str] = {}
         differ: set[str] = set()
-        for part in sorted(self._bucket.names(f"{_PARTS}/{name}"), key=int):
-            key = f"{_PARTS}/{name}/{part}"
+        ranks = sorted(self._bucket.names(f"{_UPLOADS}/{name}"), key=int)
+        nodes = self._rank.world_size // self._rank.local_world_size
+        if len(ranks) != nodes:
+            raise BucketError(
+                f"checkpoint storage {self.name}: {_UPLOADS}/{name} names the uploads of {len(ranks)} nodes, not of {nodes}: use a store "
+                "that lists objects as soon as they are written"
+            )
+        for rank in ranks:
+            key = f"{_UPLOADS}/{name}/{rank}"
             content = json.loads(self._bucket.read(key) or b"{}")
             differ.update(file for file, sha256 in content["hashes"].items() if found.get(file, sha256) != sha256)
             sizes, found = {**content["files"], **sizes}, {**content["hashes"], **found}
@@ -188,19 +218,26 @@ class ObjectStore(Store):
 
     def prune(self, policy: CheckpointPolicy, best: str | None, attempt: str) -> None:
         complete, damaged, names = [checkpoint.path.name for checkpoint in self.all()], self.damaged(), self._names()
+        uploads = self._bucket.names(_UPLOADS)
         self.check()
         superfluous = [name for name in complete[: -policy.keep] if name != best]
-        for name in names:
-            found = order(name)
-            if name not in complete and found is not None and found[0] <= self._epoch:
-                superfluous.append(name)
-        for name in superfluous:
-            self._delete(name)
-        for path in damaged[:-KEEP_DAMAGED]:
-            self._bucket.delete_folder(f"{QUARANTINE.as_posix()}/{path.name}", MANIFEST)
+        superfluous += [name for name in names if name not in complete and self._may_delete(name)]
+        superfluous += [f"{_UPLOADS}/{name}" for name in uploads if self._may_delete(name)]
+        superfluous += [f"{QUARANTINE.as_posix()}/{path.name}" for path in damaged[:-KEEP_DAMAGED]]
+        for folder in superfluous:
+            try:
+                self._delete(folder)
+            except BucketError as error:
+                # The new checkpoint is complete: training goes on, and the next one deletes it.
+                log.warning("not deleted: %s", error)
+
+    def _may_delete(self, name: str) -> bool:
+        """Whether an incomplete checkpoint is of this gang or an earlier one."""
+        found = order(name)
+        return found is not None and found[0] <= self._epoch
 
     def _names(self) -> list[str]:
-        return [name for name in self._bucket.names() if name != FOLDER]
+        return [name for name in self._bucket.names() if _NAME.fullmatch(name)]
 
     def _read(self, name: str) -> Checkpoint | None:
         sizes = self._bucket.sizes(name)
@@ -228,7 +265,12 @@ class ObjectStore(Store):
         arriving.mkdir()
         try:
             keys = {f"{name}/{file}": arriving / file for file in (*self._files[name], MANIFEST)}
-            found = self._bucket.download(keys, self._beat)
+            try:
+                found = self._bucket.download(keys, self._beat)
+            except OSError as error:
+                if is_full(error):
+                    raise full(self.directory, error, self.remedy) from error
+                raise
             for file in self._files[name]:
                 if f"{name}/{file}" not in found:
                     raise Damage(f"{file} is missing")
