@@ -56,7 +56,7 @@ def keeper(
     policy = CheckpointPolicy.read(POLICY | more)
     plan = Plan("job", attempt, launch, "Train", {}, config or {}, seed, checkpoint=policy, workload="script")
     identity = {} if uid is None else {"namespace": "team", "uid": uid}
-    of = Rank(rank=rank, world_size=world_size, checkpoints=f"{SCHEME}{directory}", identity=identity)
+    of = Rank(rank=rank, world_size=world_size, local_world_size=world_size, checkpoints=f"{SCHEME}{directory}", identity=identity)
     reporter = Reporter(plan, of, Throughput(0), Position())
     return Keeper(plan, of, Gang(rank, 1), reporter), reporter
 
@@ -247,8 +247,10 @@ def test_checkpoints_of_another_job_are_neither_resumed_nor_deleted(tmp_path: Pa
     assert sorted(own.rglob("*")) == before
     own.rename(tmp_path / "other")
     named = keeper(own, uid="two", resumeFrom={"storage": f"{SCHEME}{tmp_path / 'other'}"})
-    assert resumed(named) == 1
+    assert resumed(named) == 1 and named[0].resumed is not None
+    copy = named[0].resumed.path
     write(named, 2)
+    assert copy.exists() == (copy.parent == tmp_path / "other"), "of an object, the node has a copy until there is a newer one"
     assert resumed(keeper(own, "job-2", uid="two")) == 2
 
 
@@ -259,6 +261,7 @@ def test_all_ranks_resume_what_rank_0_has_found(tmp_path: Path) -> None:
     follower = threading.Thread(target=lambda: found.append(resumed(keeper(tmp_path, "job-2", rank=1, world_size=2))))
     follower.start()
     leader = keeper(tmp_path, "job-2", world_size=2)
+    assert leader[1].phase == "Resuming"
     follower.join()
     # Another one appears before the next rank looks.
     write(leader, 2)

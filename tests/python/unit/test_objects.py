@@ -88,7 +88,8 @@ class S3(BaseHTTPRequestHandler):
             self.objects.pop(key, None)
             self._answer(204)
         elif "list-type" in query:
-            self._answer(200, self._listing(query["prefix"][0] if "prefix" in query else "", "delimiter" in query))
+            first = int(query.get("continuation-token", ["0"])[0])
+            self._answer(200, self._listing(query["prefix"][0] if "prefix" in query else "", "delimiter" in query, first))
         elif key in self.objects and "Range" in self.headers:
             content = self.objects[key]
             first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
@@ -101,17 +102,21 @@ class S3(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
 
-    def _listing(self, prefix: str, folders: bool) -> bytes:
+    def _listing(self, prefix: str, folders: bool, first: int) -> bytes:
+        """A page of two objects and folders."""
         keys = sorted(key for key in self.objects if key.startswith(prefix))
         inner = {prefix + key[len(prefix) :].partition("/")[0] + "/" for key in keys if folders and "/" in key[len(prefix) :]}
         objects = [key for key in keys if not folders or "/" not in key[len(prefix) :]]
-        found = "".join(
+        found = [
             f"<Contents><Key>{escape(key)}</Key><Size>{len(self.objects[key])}</Size><ETag>1</ETag>"
             "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
             for key in objects
-        )
-        found += "".join(f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(inner))
-        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
+        ]
+        found += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(inner)]
+        end = first + 2
+        more = f"<NextContinuationToken>{end}</NextContinuationToken>" if end < len(found) else ""
+        page, truncated = "".join(found[first:end]), "true" if more else "false"
+        return f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{more}{page}</ListBucketResult>".encode()
 
 
 @pytest.fixture

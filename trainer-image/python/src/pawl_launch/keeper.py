@@ -42,11 +42,15 @@ class Keeper:
         self.resumed: Checkpoint | None = None
         self.weights_only = False
         self._board: Board | None = None
+        self._source: Store | None = None
         self._rank = rank
         if plan.kind == "Train" and plan.checkpoint is not None and rank.checkpoints is not None:
             self._policy = plan.checkpoint
             place = self._open(rank.checkpoints, "train.checkpoint.storage")
             self._board = place.board(plan) if rank.world_size > 1 else None
+            if plan.checkpoint.resume:
+                self._reporter.enter("Resuming")
+                self._reporter.publish(now=True)
             begin = self._lead if rank.rank == 0 else self._follow
             self._begin(begin(place, plan.checkpoint, rank), plan.checkpoint)
 
@@ -120,6 +124,9 @@ class Keeper:
             found.state.pop("bestCheckpoint", None)
             self.weights_only = policy.weights_only
         self.resumed = found
+        if found is None:
+            self._reporter.enter("Starting")
+        # Otherwise it is Resuming until the first step: the script reads its files, and other nodes may still download them.
         if found is not None and not self.weights_only:
             self._position.become(Position.from_state(found.step, found.items, found.state))
             self._saved_items = found.items
@@ -203,6 +210,8 @@ class Keeper:
             self._store.prune(self._policy, None if best is None else best["checkpoint"]["name"], self._plan.attempt)
         self._gang.barrier()
         self._store.finish(partial)
+        if self._source is not None:
+            self._source.finish(partial)
         self._reporter.last_checkpoint = reference
         self._saved_items = position.items
         self._best = None
@@ -236,7 +245,8 @@ class Keeper:
             raise full(self._store.directory, found, self._store.remedy) from error
 
     def _other_store(self, storage: str) -> Store:
-        return self._open(storage, "train.resumeFrom.storage").store()
+        self._source = self._open(storage, "train.resumeFrom.storage").store()
+        return self._source
 
     def _other(self, storage: str) -> Checkpoint:
         """The newest checkpoint of another job."""
