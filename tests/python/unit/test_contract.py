@@ -26,7 +26,8 @@ def test_exit_codes() -> None:
 def test_phases() -> None:
     phases = source("progress.rs").split("pub enum RankPhase {")[1].split("\n}")[0]
     package = ROOT / "trainer-image/python/src/pawl_launch"
-    used = {name for file in ("keeper.py", "progress.py", "run.py") for name in re.findall(r'"([A-Z][a-z]+ing)"', (package / file).read_text())}
+    sources = [(package / file).read_text() for file in ("keeper.py", "progress.py", "run.py")]
+    used = {name for text in sources for name in re.findall(r'"([A-Z][a-z]+ing)"', text)}
     assert used == {"Starting", "Resuming", "Training", "Validating", "Saving"}
     assert used <= set(re.findall(r"^    (\w+),", phases, re.MULTILINE))
 

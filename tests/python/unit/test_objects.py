@@ -23,7 +23,7 @@ from pawl_launch.gang import Gang
 from pawl_launch.keeper import Keeper
 from pawl_launch.objects import ObjectFence, ObjectStore
 from pawl_launch.outcome import InvalidPlan, StorageFull, Superseded, Unsupported
-from pawl_launch.places import open_place, probe_objects
+from pawl_launch.storages import open_storage, probe_objects
 from pawl_launch.plan import CheckpointPolicy, Plan, Rank
 from pawl_launch.progress import Position, Reporter
 from pawl_launch.throughput import Throughput
@@ -203,7 +203,7 @@ def test_a_store_that_refuses_says_which_object_and_what_to_do(s3: Any) -> None:
     assert said.startswith("checkpoint storage s3://bucket/team: cannot write epochs/1.1: ") and "\n" not in said
     assert "AWS_ACCESS_KEY_ID" in said and "workload identity" in said
     with pytest.raises(CheckpointUnreadable, match="AWS_ACCESS_KEY_ID"):
-        open_place("s3://bucket/team", "train.checkpoint.storage", PLAN, Rank(), lambda: None).probe()
+        open_storage("s3://bucket/team", "train.checkpoint.storage", PLAN, Rank(), lambda: None).probe()
 
 
 def test_a_store_without_conditional_writes_is_refused(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_an_address_that_cannot_work_says_why(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
 
     def of(storage: str) -> None:
-        open_place(storage, "train.checkpoint.storage", PLAN, Rank(), lambda: None)
+        open_storage(storage, "train.checkpoint.storage", PLAN, Rank(), lambda: None)
 
     with pytest.raises(Unsupported, match="train.checkpoint.storage: ftp://a: is not known: use pvc://, file://, s3://"):
         of("ftp://a")

@@ -16,7 +16,7 @@ from .checkpoints import DAMAGED, Checkpoint, Store
 from .decision import Board, Decision
 from .gang import Gang
 from .outcome import CheckpointUnreadable, InvalidPlan, LaunchError, is_full
-from .places import Place, open_place
+from .storages import Storage, open_storage
 from .plan import CheckpointPolicy, Plan, Rank
 from .probe import full, has_no_space
 from .progress import Position, Reporter
@@ -46,29 +46,29 @@ class Keeper:
         self._rank = rank
         if plan.kind == "Train" and plan.checkpoint is not None and rank.checkpoints is not None:
             self._policy = plan.checkpoint
-            place = self._open(rank.checkpoints, "train.checkpoint.storage")
-            self._board = place.board(plan) if rank.world_size > 1 else None
+            storage = self._open(rank.checkpoints, "train.checkpoint.storage")
+            self._board = storage.board(plan) if rank.world_size > 1 else None
             if plan.checkpoint.resume:
                 self._reporter.enter("Resuming")
                 self._reporter.publish(now=True)
             begin = self._lead if rank.rank == 0 else self._follow
-            self._begin(begin(place, plan.checkpoint, rank), plan.checkpoint)
+            self._begin(begin(storage, plan.checkpoint, rank), plan.checkpoint)
 
-    def _open(self, storage: str, field_name: str) -> Place:
-        return open_place(storage, field_name, self._plan, self._rank, self._beat)
+    def _open(self, storage: str, field_name: str) -> Storage:
+        return open_storage(storage, field_name, self._plan, self._rank, self._beat)
 
     def _beat(self) -> None:
         """Reports that the transfer of a checkpoint advances."""
         self._reporter.heartbeat += 1
         self._reporter.publish()
 
-    def _lead(self, place: Place, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+    def _lead(self, storage: Storage, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
         """On rank 0: supersedes all earlier gangs, and finds the checkpoint to resume from. Returns it, and whether it is an own
         one."""
-        place.store().require_own(rank.identity.get("uid"))
-        fence = place.fence(self._plan.attempt)
+        storage.store().require_own(rank.identity.get("uid"))
+        fence = storage.fence(self._plan.attempt)
         fence.supersede()
-        self._store = place.store(fence, author(self._plan, rank))
+        self._store = storage.store(fence, author(self._plan, rank))
         found, is_own = self._find(self._store, policy, rank) if policy.resume else (None, True)
         if found is not None and is_own:
             self._store.resume(found)
@@ -80,11 +80,11 @@ class Keeper:
             self._board.write(Decision(epoch, own=name) if is_own else Decision(epoch, other=name))
         return found, is_own
 
-    def _follow(self, place: Place, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
+    def _follow(self, storage: Storage, policy: CheckpointPolicy, rank: Rank) -> tuple[Checkpoint | None, bool]:
         """On the other ranks: the epoch and the checkpoint of rank 0."""
         assert self._board is not None
         decision, epoch = self._board.read()
-        self._store = place.store(place.fence(self._plan.attempt, epoch), author(self._plan, rank))
+        self._store = storage.store(storage.fence(self._plan.attempt, epoch), author(self._plan, rank))
         if decision.own is not None:
             return self._store.named(decision.own), True
         if decision.other is not None:

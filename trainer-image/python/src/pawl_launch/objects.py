@@ -124,7 +124,8 @@ class ObjectStore(Store):
         end = time.monotonic() + LONGEST_SECONDS
         while not found.path.is_dir():
             if time.monotonic() > end:
-                raise LostPeer(f"the first rank of this node has not downloaded {self.name}/{name} to {found.path} in {LONGEST_SECONDS / 3600:.0f} h")
+                hours = LONGEST_SECONDS / 3600
+                raise LostPeer(f"the first rank of this node has not downloaded {self.name}/{name} to {found.path} in {hours:.0f} h")
             time.sleep(_POLL_SECONDS)
         return found
 

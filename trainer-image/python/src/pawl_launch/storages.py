@@ -89,11 +89,11 @@ class Objects:
         return path
 
 
-Place = Directory | Objects
+Storage = Directory | Objects
 
 
-def open_place(storage: str, field_name: str, plan: Plan, rank: Rank, beat: Callable[[], None]) -> Place:
-    """The place that a path or a URL names. ``beat`` is called while bytes of an object storage move.
+def open_storage(storage: str, field_name: str, plan: Plan, rank: Rank, beat: Callable[[], None]) -> Storage:
+    """The storage that a path or a URL names. ``beat`` is called while bytes of an object storage move.
 
     Raises:
         Unsupported: This package has no access to such a storage.
