@@ -149,6 +149,7 @@ class ObjectStore(Store):
             sizes.pop(MANIFEST, None)
             found = self._unchanged(partial, sizes)
             if found.keys() != sizes.keys():
+                self.check()
                 self._bucket.delete(f"{name}/{MANIFEST}")
         # Until all nodes have compared their files, none is replaced.
         gang.barrier()
