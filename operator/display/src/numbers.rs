@@ -22,7 +22,8 @@ pub fn interval(speedup: &Speedup) -> Option<String> {
 
 /// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
 pub fn bounds(speedup: &Speedup) -> (Option<f64>, Option<f64>) {
-    let bound = |bound: &Option<Decimal>| bound.as_ref().map(Decimal::value).filter(|bound| Speedup::MEANT.contains(bound));
+    let bound =
+        |bound: &Option<Decimal>| bound.as_ref().map(Decimal::value).filter(|bound| Speedup::MEANT.contains(bound));
     (bound(&speedup.lower), bound(&speedup.upper))
 }
 
