@@ -4,7 +4,7 @@ use crate::draft::Draft;
 use crate::fingerprint::fingerprint;
 use crate::launch::{EvidenceTarget, Launch, budget, quality, quality_looks, seed, tag, tag_of, with_utilization};
 use crate::revision::patch;
-use crate::statistics::disturbed::Launches;
+use crate::statistics::disturbed::{Launches, NotCounted};
 use crate::task::Task;
 use crate::trainer::comparable;
 use pawl_api::status::{Arm, LaunchStatus};
@@ -210,12 +210,7 @@ impl<'a> Comparison<'a> {
                 break;
             }
             match (done(Arm::Control, index), done(Arm::Candidate, index)) {
-                (Some(control), Some(candidate))
-                    if control.placement == candidate.placement
-                        && in_one_attempt(control, candidate)
-                        && control.measured.is_steady()
-                        && candidate.measured.is_steady() =>
-                {
+                (Some(control), Some(candidate)) if excluded(control, candidate).is_none() => {
                     pairs.push(Pair { control, candidate });
                 }
                 (Some(_), Some(_)) => {}
@@ -252,6 +247,20 @@ pub(crate) fn stem(task: &Task, kind: LaunchKind, arm: Arm, index: u32) -> Strin
         LaunchKind::Measure => format!("{task}-p{index}-{side}"),
         LaunchKind::Quality => format!("{task}-s{index}-{side}"),
         LaunchKind::Search | LaunchKind::Train => format!("{task}-{index}-{side}"),
+    }
+}
+
+/// Why two launches are no evidence as a pair, whatever their speed; `None` if they are.
+pub(crate) fn excluded(control: &LaunchStatus, candidate: &LaunchStatus) -> Option<NotCounted> {
+    let both = [control, candidate];
+    if !both.into_iter().all(comparable) {
+        Some(NotCounted::OtherBuild)
+    } else if both.into_iter().any(|launch| launch.outcome != Outcome::Done) {
+        Some(NotCounted::Failed)
+    } else if control.placement != candidate.placement || !in_one_attempt(control, candidate) {
+        Some(NotCounted::Apart)
+    } else {
+        (!both.into_iter().all(|launch| launch.measured.is_steady())).then_some(NotCounted::NotSteady)
     }
 }
 

@@ -73,6 +73,7 @@ mod chain;
 mod comparison;
 mod conditions;
 mod cost;
+mod counted;
 mod draft;
 mod enabler;
 mod fallback;
@@ -114,6 +115,7 @@ mod trainer;
 mod under_way;
 
 pub use conditions::{obstacle, obstructed, unreadable};
+pub use counted::{CountedPair, counted};
 pub use fingerprint::fingerprint;
 pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};
@@ -123,6 +125,7 @@ pub use preview::{checks, preview};
 pub use refuse::retry;
 pub use replay::{Replay, replay};
 pub use search::{Repetitions, Searching, StageAmount, searching};
+pub use statistics::disturbed::NotCounted;
 
 use action::{Action, Decision};
 use draft::Draft;

@@ -5,8 +5,11 @@ use crate::comparison::Comparison;
 use crate::launch::Launch;
 use crate::reason::Reason;
 use crate::revision::accepted;
+use crate::statistics::disturbed::Launches;
 use crate::statistics::outside::unrest;
-use crate::statistics::sequential::{Interval, Sequential, alpha, looks, ratio, required, sequential, share_of_t};
+use crate::statistics::sequential::{
+    Interval, Sequential, Weighed, alpha, looks, ratio, required, sequential, share_of_t, tested,
+};
 use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, Trigger};
 use pawl_api::status::{Arm, Purpose, Speedup};
 use pawl_contract::decimal::Decimal;
@@ -121,11 +124,19 @@ pub(crate) fn at_most(upper: f64) -> String {
 
 /// The confidence interval of the subject's speedup so far; `None` without pairs.
 pub(crate) fn reached(subject: &Subject<'_>) -> Option<Interval> {
-    let comparison = &subject.comparison;
-    let Some(threshold) = threshold(subject) else { return measured(comparison) };
-    match compare(comparison, threshold.value).0 {
-        Sequential::Above(interval) | Sequential::Below(interval) | Sequential::Undecided(interval) => Some(interval),
-        Sequential::More(_) => over_all_pairs(comparison, looks(&comparison.draft.spec.analysis), share_of_t),
+    let required = threshold(subject).map(|threshold| threshold.value);
+    Some(weighed(&subject.comparison.pairs(0).0, required, &subject.spec().analysis)?.0)
+}
+
+/// The interval of these pairs so far, by the speedup that is required, if one is, and why each pair does not count;
+/// `None` without pairs. What is measured after a verdict has no entry.
+pub(crate) fn weighed(pairs: &[impl Launches], required: Option<f64>, analysis: &Analysis) -> Option<Weighed> {
+    let Some(required) = required else { return measured(pairs, analysis) };
+    match tested(pairs, required, analysis) {
+        (Sequential::Above(found) | Sequential::Below(found) | Sequential::Undecided(found), weighed) => {
+            Some((found, weighed))
+        }
+        (Sequential::More(_), _) => over_all_pairs(pairs, analysis, looks(analysis), share_of_t),
     }
 }
 
@@ -142,21 +153,21 @@ pub(crate) fn lacking(subject: &Subject<'_>) -> Option<f64> {
 }
 
 /// The interval of a comparison without a threshold: a single analysis at the whole error probability.
-fn measured(comparison: &Comparison<'_>) -> Option<Interval> {
-    let first = looks(&comparison.draft.spec.analysis).into_iter().take(1);
-    over_all_pairs(comparison, first, |analysis, _| alpha(analysis))
+fn measured(pairs: &[impl Launches], analysis: &Analysis) -> Option<Weighed> {
+    let first = looks(analysis).into_iter().take(1);
+    over_all_pairs(pairs, analysis, first, |analysis, _| alpha(analysis))
 }
 
 /// The interval over the existing pairs, at the error probability `error` of their number. They are those of the last
 /// of the `looks` for which there are enough.
 fn over_all_pairs(
-    comparison: &Comparison<'_>,
+    pairs: &[impl Launches],
+    analysis: &Analysis,
     looks: impl IntoIterator<Item = usize>,
     error: impl Fn(&Analysis, usize) -> f64,
-) -> Option<Interval> {
-    let pairs = comparison.pairs(0).0;
+) -> Option<Weighed> {
     let look = looks.into_iter().filter(|look| *look <= pairs.len()).max();
-    ratio(&pairs, look.unwrap_or(pairs.len()), |count| error(&comparison.draft.spec.analysis, count))
+    ratio(pairs, look.unwrap_or(pairs.len()), |count| error(analysis, count))
 }
 
 /// Fails a subject whose speedup is below the threshold, or requests more pairs.
@@ -223,7 +234,7 @@ fn unsteady(subject: &Subject<'_>) -> String {
     let unsteady = subject.comparison.unsteady();
     let (count, all) = (unsteady.len(), unsteady.len() + subject.comparison.pairs(0).0.len());
     let (note, remedy) = match unrest(unsteady.into_iter()) {
-        Some(unrest) => (format!(" ({})", unrest.among(count)), "measure without the other programs, or "),
+        Some(unrest) => (format!(" ({})", unrest.of_them(count)), "measure without the other programs, or "),
         None => (String::new(), ""),
     };
     format!(
@@ -274,7 +285,8 @@ fn slow(subject: &Subject<'_>, interval: &Interval, threshold: &Threshold) -> Ve
 /// The verdict when every gate is passed.
 pub(super) fn holds(subject: &Subject<'_>) -> Verdict {
     let Some(threshold) = threshold(subject) else {
-        let message = measured(&subject.comparison).as_ref().map(shown).unwrap_or_default();
+        let found = measured(&subject.comparison.pairs(0).0, &subject.spec().analysis);
+        let message = found.map(|(interval, _)| shown(&interval)).unwrap_or_default();
         return Verdict::Holds { reason: Reason::GoalMet, message };
     };
     match compare(&subject.comparison, threshold.value).0 {

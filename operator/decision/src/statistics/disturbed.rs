@@ -10,8 +10,9 @@
 
 use super::median;
 use super::outside::calm;
-use pawl_contract::disturbance::DisturbanceKind;
+use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::measured::Disturbance;
+use std::fmt;
 
 /// A disturbed launch is further from the other ones than so many typical deviations of a launch from the median of its
 /// arm.
@@ -35,6 +36,51 @@ const fn excess(kind: DisturbanceKind) -> Option<f64> {
     }
 }
 
+/// Why a pair of launches does not count in a verdict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NotCounted {
+    /// A launch was disturbed from outside, so much of the time, 0 to 1: another pair was measured in its place.
+    Disturbed(DisturbanceKind, f64),
+    /// Of a launch more was observed than of most others with its settings, 0 to 1: another pair was measured.
+    Strained(DisturbanceKind, f64),
+    /// The speed of a launch is far from that of all others: another pair was measured.
+    Outlier,
+    /// Another pair was measured in its place, because that pair was disturbed once.
+    Replaced,
+    /// The speed of a launch still changed within its last window.
+    NotSteady,
+    /// Its launches ran on different devices, or in different attempts.
+    Apart,
+    /// A launch of it did not end as planned.
+    Failed,
+    /// It was measured with another build of the trainer.
+    OtherBuild,
+    /// The verdict was reached before it.
+    Late,
+    /// The verdict is not that of these launches: the job was changed since.
+    Unknown,
+}
+
+/// The reason, for people.
+impl fmt::Display for NotCounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disturbed(kind, share) => return write!(f, "{kind}: {:.0} %; it was repeated", share * 100.0),
+            Self::Strained(kind, share) => {
+                return write!(f, "{kind}: {:.0} %, more than in most launches; it was repeated", share * 100.0);
+            }
+            Self::Outlier => "the speed of a launch is far from all others; it was repeated",
+            Self::Replaced => "it was repeated",
+            Self::NotSteady => "the speed of a launch still changed",
+            Self::Apart => "its launches ran on different devices or in different attempts",
+            Self::Failed => "a launch did not end as planned",
+            Self::OtherBuild => "it was measured with another build of the trainer",
+            Self::Late => "the verdict was reached before it",
+            Self::Unknown => "whether it counts is not known, because the job was changed since",
+        })
+    }
+}
+
 /// The launches of a pair.
 pub(crate) trait Launches {
     /// Items per second of the control and of the candidate.
@@ -46,27 +92,50 @@ pub(crate) trait Launches {
 
 /// The places of the pairs that count, of which `wanted` are needed: without the disturbed ones, which are repeated.
 pub(crate) fn undisturbed(pairs: &[impl Launches], wanted: usize) -> Vec<usize> {
+    counting(&weigh(pairs, wanted))
+}
+
+/// The places of the pairs that count.
+pub(crate) fn counting(weighed: &[Option<NotCounted>]) -> Vec<usize> {
+    (0..weighed.len()).filter(|place| weighed[*place].is_none()).collect()
+}
+
+/// Why each pair does not count; `None` for those that do, of which `wanted` are needed.
+pub(crate) fn weigh(pairs: &[impl Launches], wanted: usize) -> Vec<Option<NotCounted>> {
     let observed: Vec<[Disturbance; 2]> = pairs.iter().map(Launches::disturbances).collect();
     let all = calm(&observed, wanted);
-    let strained = |place: &usize| is_strained(&observed, &all, *place);
-    let calm: Vec<usize> = all.iter().copied().filter(|place| !strained(place)).collect();
+    let strained = |place: usize| strain(&observed, &all, place);
+    let calm: Vec<usize> = all.iter().copied().filter(|place| strained(*place).is_none()).collect();
     let calm = if all.len() < FEWEST || all.len() - calm.len() > MOST { all.clone() } else { calm };
     let speeds: Vec<(f64, f64)> = calm.iter().map(|place| pairs[*place].speeds()).collect();
     let kept: Vec<usize> = without_outliers(&speeds).into_iter().map(|index| calm[index]).collect();
-    if all.len() - kept.len() > MOST { calm } else { kept }
+    let kept = if all.len() - kept.len() > MOST { &calm } else { &kept };
+    let why = |place: usize| {
+        if kept.contains(&place) {
+            None
+        } else if calm.contains(&place) {
+            Some(NotCounted::Outlier)
+        } else if all.contains(&place) {
+            strained(place).map(|(kind, share)| NotCounted::Strained(kind, share))
+        } else {
+            let outside = from_outside(observed[place].each_ref());
+            Some(outside.map_or(NotCounted::Replaced, |(kind, share)| NotCounted::Disturbed(kind, share)))
+        }
+    };
+    (0..pairs.len()).map(why).collect()
 }
 
-/// Whether something was observed in a launch of the pair at `place` that was not in most launches of its arm, those of
-/// the pairs at `all`.
-fn is_strained(observed: &[[Disturbance; 2]], all: &[usize], place: usize) -> bool {
-    let is_above = |arm: usize, kind: DisturbanceKind| {
+/// What was observed in a launch of the pair at `place` that was not in most launches of its arm, those of the pairs at
+/// `all`, and its share.
+fn strain(observed: &[[Disturbance; 2]], all: &[usize], place: usize) -> Option<(DisturbanceKind, f64)> {
+    let above = |arm: usize, kind: DisturbanceKind| {
         let share = |place: usize| observed[place][arm].share(kind).copied();
         let (own, excess) = (share(place)?, excess(kind)?);
         let shares: Vec<f64> = all.iter().filter_map(|other| share(*other)).collect();
         let usual = median(shares.iter().copied()).filter(|_| shares.len() >= FEWEST)?;
-        Some(own > usual + excess)
+        (own > usual + excess).then_some((kind, own))
     };
-    (0..2).any(|arm| DisturbanceKind::ALL.into_iter().any(|kind| is_above(arm, kind) == Some(true)))
+    (0..2).find_map(|arm| DisturbanceKind::ALL.into_iter().find_map(|kind| above(arm, kind)))
 }
 
 /// The places of the pairs without those whose speed is disturbed. A pair is the items per second of the control and of

@@ -30,6 +30,17 @@ impl Unrest {
         };
         format!("{of_all} measured while {kind}: {:.0} %", share * 100.0)
     }
+
+    /// As [`Unrest::among`], after a text that has counted them: `all of them were measured while [...]`.
+    pub fn of_them(&self, count: usize) -> String {
+        let Self { pairs, kind, share } = *self;
+        let of_them = match pairs {
+            _ if pairs == count => "all of them were".to_owned(),
+            1 => "1 of them was".to_owned(),
+            _ => format!("{pairs} of them were"),
+        };
+        format!("{of_them} measured while {kind}: {:.0} %", share * 100.0)
+    }
 }
 
 /// What disturbed a pair from outside.

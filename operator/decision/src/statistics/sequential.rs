@@ -13,7 +13,7 @@
 //! assumption on which the error of t rests, too. Where that does not hold, the sign test adds at most `2^-n` to
 //! whatever the error of t is, and the sum is simulated.
 
-use super::disturbed::{Launches, undisturbed};
+use super::disturbed::{Launches, NotCounted, counting, undisturbed, weigh};
 use super::outside::{Unrest, unrest};
 use pawl_api::spec::{Analysis, OnInconclusive};
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -115,6 +115,9 @@ fn quantile(alpha: f64, freedom: usize) -> f64 {
     }
 }
 
+/// An interval, and why each pair of its analysis does not count in it; `None` for those that do.
+pub(crate) type Weighed = (Interval, Vec<Option<NotCounted>>);
+
 /// Result of a group-sequential test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Sequential {
@@ -128,14 +131,13 @@ pub(crate) enum Sequential {
     Undecided(Interval),
 }
 
-/// The places of the first pairs of which `wanted` are undisturbed, without the disturbed ones, and how many those are;
-/// the number of pairs required when there are too few. Later pairs do not change the result.
-fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<(Vec<usize>, usize), usize> {
+/// Why each of the first pairs of which `wanted` are undisturbed does not count, if it does not; the number of pairs
+/// required when there are too few. Later pairs do not change the result.
+fn first_undisturbed(pairs: &[impl Launches], wanted: usize) -> Result<Vec<Option<NotCounted>>, usize> {
     for end in wanted..=pairs.len() {
-        let kept = undisturbed(&pairs[..end], wanted);
-        if kept.len() >= wanted {
-            let repeated = end - kept.len();
-            return Ok((kept, repeated));
+        let weighed = weigh(&pairs[..end], wanted);
+        if counting(&weighed).len() >= wanted {
+            return Ok(weighed);
         }
     }
     let kept = undisturbed(pairs, wanted).len();
@@ -155,11 +157,14 @@ fn logs(pairs: &[impl Launches], places: &[usize]) -> Vec<f64> {
 }
 
 /// The interval of the undisturbed `pairs`, of which `wanted` are needed, as ratios; of all while all are disturbed.
-pub(crate) fn ratio(pairs: &[impl Launches], wanted: usize, error: impl Fn(usize) -> f64) -> Option<Interval> {
-    let kept = Some(undisturbed(pairs, wanted)).filter(|kept| !kept.is_empty());
-    let kept = kept.unwrap_or_else(|| (0..pairs.len()).collect());
+/// With it, why each pair does not count.
+pub(crate) fn ratio(pairs: &[impl Launches], wanted: usize, error: impl Fn(usize) -> f64) -> Option<Weighed> {
+    let weighed = Some(weigh(pairs, wanted)).filter(|weighed| weighed.iter().any(Option::is_none));
+    let weighed = weighed.unwrap_or_else(|| vec![None; pairs.len()]);
+    let kept = counting(&weighed);
     let found = interval(&logs(pairs, &kept), error(kept.len()))?;
-    Some(Interval { repeated: pairs.len() - kept.len(), unrest: unrest_of(pairs, &kept), ..as_ratio(found) })
+    let repeated = pairs.len() - kept.len();
+    Some((Interval { repeated, unrest: unrest_of(pairs, &kept), ..as_ratio(found) }, weighed))
 }
 
 /// The disturbed ones among the pairs at these places, which count.
@@ -206,31 +211,42 @@ fn is_futile(found: &Interval, logs: &[f64], threshold: f64, analysis: &Analysis
 /// the deciding look do not change the result, so that a verdict does not depend on the time of its computation. The
 /// intervals are ratios.
 pub(crate) fn sequential(pairs: &[impl Launches], threshold: f64, analysis: &Analysis) -> Sequential {
+    tested(pairs, threshold, analysis).0
+}
+
+/// As [`sequential`], with why each pair up to the deciding look does not count; without any while it is not decided.
+pub(crate) fn tested(
+    pairs: &[impl Launches],
+    threshold: f64,
+    analysis: &Analysis,
+) -> (Sequential, Vec<Option<NotCounted>>) {
     let mut newest = None;
     for look in looks(analysis) {
-        let (kept, repeated) = match first_undisturbed(pairs, look) {
+        let weighed = match first_undisturbed(pairs, look) {
             Ok(found) => found,
-            Err(required) => return Sequential::More(required),
+            Err(required) => return (Sequential::More(required), Vec::new()),
         };
+        let kept = counting(&weighed);
         let logs = logs(pairs, &kept);
-        let Some(of_logs) = at_look(&logs, look, analysis) else { return Sequential::More(look) };
+        let Some(of_logs) = at_look(&logs, look, analysis) else { return (Sequential::More(look), Vec::new()) };
+        let repeated = weighed.len() - kept.len();
         let interval = Interval { repeated, unrest: unrest_of(pairs, &kept), ..as_ratio(of_logs) };
         // One pair has no bounds: its estimate decides, and is labelled.
         let (lower, upper) = interval.bounds.unwrap_or((interval.mean, interval.mean));
         if lower >= threshold {
-            return Sequential::Above(interval);
+            return (Sequential::Above(interval), weighed);
         }
         if upper < threshold {
-            return Sequential::Below(interval);
+            return (Sequential::Below(interval), weighed);
         }
         // What is accepted unless it is shown to be slow is measured to the end.
         let may_end = analysis.on_inconclusive == OnInconclusive::RollBack;
         if may_end && is_futile(&of_logs, &logs, threshold.ln(), analysis) {
-            return Sequential::Undecided(interval);
+            return (Sequential::Undecided(interval), weighed);
         }
-        newest = Some(interval);
+        newest = Some((Sequential::Undecided(interval), weighed));
     }
-    newest.map_or(Sequential::More(1), Sequential::Undecided)
+    newest.unwrap_or((Sequential::More(1), Vec::new()))
 }
 
 #[cfg(test)]

@@ -68,8 +68,8 @@ fn pairs_that_are_not_steady_beside_other_programs_say_so_whatever_the_verdict()
         let unsteady = numbers.len();
         let all = unsteady + 1;
         let expected = format!(
-            "{unsteady} of {all} pairs do not count ({unsteady} of {unsteady} pairs were measured while other programs \
-             used the CPUs: 41 %): "
+            "{unsteady} of {all} pairs do not count (all of them were measured while other programs used the CPUs: \
+             41 %): "
         );
         assert!(message.contains(&expected), "{message} lacks {expected}");
         let remedy = "measure without the other programs, or raise analysis.warmupSteps or analysis.windowSteps";

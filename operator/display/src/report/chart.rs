@@ -67,7 +67,8 @@ pub fn lines(series: &[Series], width: f64, height: f64, unit: &str, label: &str
     Some(canvas.finish(label))
 }
 
-/// Draws each pair's ratio as a dot over the interval and the threshold; `None` without pairs.
+/// Draws each pair's ratio as a dot over the interval and the threshold, hollow if the pair does not count; `None`
+/// without pairs.
 pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: f64) -> Option<String> {
     if pairs.is_empty() {
         return None;
@@ -108,15 +109,16 @@ pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: 
         let y = top + row * (index as f64 + 0.5) - 3.0;
         canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}", pair.label()));
         let tooltip = format!(
-            "pair {}, seed {}: A {}, B {} items/s: {:.3}×{}",
+            "pair {}, seed {}: A {}, B {} items/s: {:.3}×; {}",
             pair.number + 1,
             pair.seed,
             short(pair.control),
             short(pair.candidate),
             pair.ratio(),
-            pair.disturbance().map(|why| format!("; {why}")).unwrap_or_default()
+            pair.notes()
         );
-        canvas.dot("point b", (scale.at(pair.ratio()), y), 4.5, &tooltip);
+        let class = if pair.not_counted.is_some() { "point left" } else { "point b" };
+        canvas.dot(class, (scale.at(pair.ratio()), y), 4.5, &tooltip);
     }
     Some(canvas.finish("Speed ratio of each pair of launches"))
 }

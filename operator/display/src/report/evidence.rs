@@ -2,7 +2,8 @@
 
 use crate::event::EventRecord;
 use crate::provenance::MeasuredWith;
-use pawl_api::status::{Arm, LaunchStatus};
+use pawl_api::spec::{Phase, TrainingJobSpec};
+use pawl_api::status::{LaunchStatus, PhaseStatus};
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::details::Details;
@@ -12,7 +13,7 @@ use pawl_contract::measured::{Disturbance, Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::record::{Launched, Record};
 use pawl_contract::report::{LaunchResult, LossPoint, Report};
-use std::collections::BTreeMap;
+use pawl_decision::{CountedPair, NotCounted, counted};
 
 /// A finished launch and its measurements.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,16 +124,37 @@ pub struct Pair {
     pub disturbed: Option<(DisturbanceKind, f64)>,
     /// Whether it is known of both launches how much other programs used the CPUs or the GPU.
     pub observed: bool,
-    /// Whether the speed of both launches is that of a steady state; otherwise the pair does not count.
-    pub steady: bool,
+    /// Why the speedup is without the pair; `None` if the pair counts.
+    pub not_counted: Option<NotCounted>,
 }
 
 impl Pair {
-    /// The number of the pair for people, with its marks: `*` if it was disturbed, `~` if it does not count.
+    /// The number of the pair for people, with its marks: `*` if it was disturbed, `?` if that is not known, `~` if it
+    /// does not count.
     pub fn label(&self) -> String {
-        let disturbed = if self.disturbed.is_some() { "*" } else { "" };
-        let unsteady = if self.steady { "" } else { "~" };
-        format!("{}{disturbed}{unsteady}", self.number + 1)
+        let disturbed = match (self.disturbed, self.observed) {
+            (Some(_), _) => "*",
+            (None, true) => "",
+            (None, false) => "?",
+        };
+        let not_counted = if self.not_counted.is_some() { "~" } else { "" };
+        format!("{}{disturbed}{not_counted}", self.number + 1)
+    }
+
+    /// What is to be said of the pair: whether it counts, and whether it was disturbed.
+    pub fn notes(&self) -> String {
+        let counts = match self.not_counted {
+            Some(NotCounted::Unknown) => NotCounted::Unknown.to_string(),
+            Some(why) => format!("does not count: {why}"),
+            None => "counts".to_owned(),
+        };
+        // What a pair does not count for is said already.
+        match (self.disturbance(), self.not_counted) {
+            (_, Some(NotCounted::Disturbed(..))) => counts,
+            (Some(disturbed), _) => format!("{counts}; disturbed: {disturbed}"),
+            (None, _) if !self.observed => format!("{counts}; whether other programs disturbed it is not known"),
+            (None, _) => counts,
+        }
     }
 
     /// Ratio of the items per second, candidate over control.
@@ -205,28 +227,28 @@ fn judged(status: &TrainingJobStatus) -> Vec<(Title<'_>, &LaunchStatus)> {
     titled.collect()
 }
 
-/// The complete pairs among `launches`, by number.
-pub fn pairs(launches: &[LaunchStatus]) -> Vec<Pair> {
-    let mut found: BTreeMap<u32, [Option<&LaunchStatus>; 2]> = BTreeMap::new();
-    let measured = launches.iter().filter(|launch| launch.kind == LaunchKind::Measure && speed(launch).is_some());
-    for launch in measured {
-        found.entry(launch.pair).or_default()[usize::from(launch.arm == Arm::Candidate)] = Some(launch);
-    }
-    let complete = found.into_iter().filter_map(|(number, [control, candidate])| {
-        let (control, candidate) = (control?, candidate?);
-        let launches = [control, candidate].map(|launch| Measured::<f64>::from(&launch.measured).disturbance);
-        let is_observed = |it: &Disturbance| it.other_cpu_share.is_some() || it.shared_gpu_share.is_some();
-        Some(Pair {
-            number,
-            seed: candidate.seed,
-            control: speed(control)?,
-            candidate: speed(candidate)?,
-            disturbed: from_outside(launches.each_ref()),
-            observed: launches.iter().all(is_observed),
-            steady: control.measured.is_steady() && candidate.measured.is_steady(),
-        })
-    });
-    complete.collect()
+/// The complete pairs of a phase, by number. Which of them count is what the verdict was reached by.
+pub fn pairs(phase: &PhaseStatus, spec: &TrainingJobSpec) -> Vec<Pair> {
+    let written = spec.phases.iter().find(|written| written.name == phase.name);
+    let required = written.map(Phase::min_speedup);
+    let counted = counted(&phase.launches, phase.speedup.as_ref(), required, &spec.analysis);
+    counted.iter().filter_map(pair).collect()
+}
+
+/// A pair with the speeds of both launches.
+fn pair(counted: &CountedPair<'_>) -> Option<Pair> {
+    let &CountedPair { control, candidate, not_counted } = counted;
+    let launches = [control, candidate].map(|launch| Measured::<f64>::from(&launch.measured).disturbance);
+    let is_observed = |it: &Disturbance| it.other_cpu_share.is_some() || it.shared_gpu_share.is_some();
+    Some(Pair {
+        number: candidate.pair,
+        seed: candidate.seed,
+        control: speed(control)?,
+        candidate: speed(candidate)?,
+        disturbed: from_outside(launches.each_ref()),
+        observed: launches.iter().all(is_observed),
+        not_counted,
+    })
 }
 
 fn speed(launch: &LaunchStatus) -> Option<f64> {

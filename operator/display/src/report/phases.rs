@@ -21,7 +21,7 @@ pub fn cards(evidence: &Evidence) -> Option<Markup> {
 
 fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Markup {
     let tone = verdict::tone(phase.state);
-    let pairs = pairs(&phase.launches);
+    let pairs = pairs(phase, &evidence.job.spec);
     let threshold = spec.map_or(1.0, Phase::min_speedup);
     let speed = chart::ratios(&pairs, phase.speedup.as_ref(), threshold, CHART).map(PreEscaped);
     let speed = speed.map(|figure| html! { div { h4 { (SPEED) } (figure) } });
@@ -36,41 +36,45 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
             @if let Some(spec) = spec { (patch(phase, spec)) }
             @if !figures.is_empty() { div.two { @for figure in &figures { (figure) } } }
             (disturbed(&pairs))
-            (unsteady(&pairs))
+            (not_counted(&pairs))
             (quality(phase))
             @if !pairs.is_empty() { (numbers(&pairs)) }
         }
     }
 }
 
-/// The pairs that were disturbed, those included that were measured again, or whether that is known.
+/// The pairs that were disturbed, those included that were measured again, and those of which that is not known.
 fn disturbed(pairs: &[Pair]) -> Markup {
     let of_pair = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.disturbance()?));
     let all: Vec<String> = pairs.iter().filter_map(of_pair).collect();
-    if !all.is_empty() {
-        return html! { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } };
-    }
-    let text = match (pairs.iter().filter(|pair| pair.observed).count(), pairs.len()) {
-        (_, 0) => return Markup::default(),
-        (0, _) => "Whether other programs disturbed these pairs is not known.".to_owned(),
-        (observed, all) if observed == all => "No pair was seen to be disturbed by other programs.".to_owned(),
-        (observed, all) => {
-            format!("Of the {observed} of {all} pairs of which it is known, none was disturbed by other programs.")
+    let unknown = pairs.iter().filter(|pair| !pair.observed && pair.disturbed.is_none()).count();
+    let note = match (unknown, pairs.len(), all.len()) {
+        (_, 0, _) => return Markup::default(),
+        (0, _, 0) => "No pair was seen to be disturbed by other programs.".to_owned(),
+        (0, ..) => String::new(),
+        (unknown, all, _) if unknown == all => {
+            "Whether other programs disturbed these pairs is not known (?).".to_owned()
+        }
+        (1, all, _) => format!("Of 1 of {all} pairs it is not known whether other programs disturbed it (?)."),
+        (unknown, all, _) => {
+            format!("Of {unknown} of {all} pairs it is not known whether other programs disturbed them (?).")
         }
     };
-    html! { p.muted { (text) } }
+    html! {
+        @if !all.is_empty() { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } }
+        @if !note.is_empty() { p.muted { (note) } }
+    }
 }
 
-/// The pairs that the speedup is without, because their speed still changed.
-fn unsteady(pairs: &[Pair]) -> Markup {
-    let all: Vec<String> =
-        pairs.iter().filter(|pair| !pair.steady).map(|pair| format!("pair {}", pair.number + 1)).collect();
+/// The pairs that the speedup is without, with the reasons.
+fn not_counted(pairs: &[Pair]) -> Markup {
+    let why = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.not_counted?));
+    let all: Vec<String> = pairs.iter().filter_map(why).collect();
     if all.is_empty() {
         return Markup::default();
     }
-    let why = "do not count, because the speed of a launch still changed.";
-    let why = format!("{} of {} pairs {why}", all.len(), pairs.len());
-    html! { p { b { "Not steady" } " (~) " (all.join(", ")) ": " (why) } }
+    let count = format!("{} of {} pairs", all.len(), pairs.len());
+    html! { p { b { "Not counted" } " (~, hollow) " (count) ": " (all.join("; ")) "." } }
 }
 
 fn numbers(pairs: &[Pair]) -> Markup {
@@ -81,6 +85,7 @@ fn numbers(pairs: &[Pair]) -> Markup {
                 thead {
                     tr {
                         th { "pair" } th.n { "seed" } th.n { "A, items/s" } th.n { "B, items/s" } th.n { "B over A" }
+                        th { "in the verdict" }
                     }
                 }
                 tbody {
@@ -91,6 +96,7 @@ fn numbers(pairs: &[Pair]) -> Markup {
                             td.n { (short(pair.control)) }
                             td.n { (short(pair.candidate)) }
                             td.n { (format!("{:.3}×", pair.ratio())) }
+                            td { (pair.notes()) }
                         }
                     }
                 }
