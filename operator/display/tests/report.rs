@@ -81,10 +81,12 @@ fn measured(name: &str, state: &str, ratios: &[f64], all: &mut Vec<FinishedLaunc
             launches.push(judged(&launch, "Measure", arm, pair, speed));
         }
     }
-    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+    let mean = (logs / ratios.len() as f64).exp();
+    let estimate = pawl_contract::decimal::Decimal::from_f64(mean).unwrap();
     json!({"name": name, "state": state, "reason": "SpeedAboveThreshold",
            "message": format!("speedup {mean:.3}, threshold 1.02"), "rung": 0, "launches": launches,
-           "speedup": {"estimate": format!("{mean:.3}"), "lower": format!("{:.3}", mean * 0.97),
+           "speedup": {"estimate": estimate, "lower": format!("{:.3}", mean * 0.97),
                        "upper": format!("{:.3}", mean * 1.03), "pairs": ratios.len()},
            "peakMemoryBytes": 431_000_000u64, "predictedMemoryBytes": 428_000_000u64})
 }
@@ -408,13 +410,15 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 fn disturbed_pairs_are_marked_and_named() {
     let mut whole = evidence("");
     let page = render(&whole);
-    assert!(!page.contains("Disturbed") && page.contains("Whether other programs disturbed these pairs is not known."));
+    assert!(!page.contains("Disturbed") && page.contains("Whether other programs disturbed these pairs is not known (?)."));
     for launch in &mut whole.status.phases[0].launches {
         launch.measured.disturbance.other_cpu_share = "0.01".parse().ok();
     }
-    assert!(render(&whole).contains("No pair was seen to be disturbed by other programs."));
-    let phase = &mut whole.status.phases[0];
-    phase.launches[3].measured.disturbance.other_cpu_share = "0.41".parse().ok();
+    assert!(render(&whole).contains("No pair that counts was seen to be disturbed by other programs."));
+    // All pairs: otherwise the disturbed ones do not count.
+    for launch in &mut whole.status.phases[0].launches {
+        launch.measured.disturbance.other_cpu_share = "0.41".parse().ok();
+    }
     whole.status.bundle.as_mut().unwrap().speedup.as_mut().unwrap().disturbed = 1;
     let page = render(&whole);
     for wanted in [">pair 2*<", "pair 2: other programs used the CPUs: 41 %.", "3 (1 disturbed) pairs"] {
@@ -435,11 +439,15 @@ fn an_interrupted_pair_is_no_failure() {
 #[test]
 fn pairs_that_do_not_count_are_marked_and_counted() {
     let mut whole = evidence("");
-    assert!(!render(&whole).contains("Not steady"));
-    whole.status.phases[0].launches[3].measured.steady = Some(false);
+    assert!(!render(&whole).contains("<td>2~</td>"));
+    let phase = &mut whole.status.phases[0];
+    phase.launches[3].measured.steady = Some(false);
+    let without = pawl_contract::decimal::Decimal::from_f64((1.29_f64 * 1.3).sqrt()).unwrap();
+    let speedup = phase.speedup.as_mut().unwrap();
+    (speedup.estimate, speedup.pairs) = (without, 2);
     let page = render(&whole);
-    let count = "pair 2: 1 of 3 pairs do not count, because the speed of a launch still changed.";
-    for wanted in [">pair 2~<", count, "<td>2~</td>"] {
+    let why = "1 of 3 pairs: pair 2: the speed of a launch still changed.";
+    for wanted in [">pair 1?<", ">pair 2~<", why, "<td>2~</td>", "does not count: the speed of a launch"] {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
 }

@@ -129,16 +129,16 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The number of the pair for people, with its marks: `*` if it was disturbed, `?` if that is not known, `~` if it
-    /// does not count.
+    /// The number of the pair for people, with its mark: `~` if it does not count; of one that counts, `*` if it was
+    /// disturbed, `?` if that is not known.
     pub fn label(&self) -> String {
-        let disturbed = match (self.disturbed, self.observed) {
-            (Some(_), _) => "*",
-            (None, true) => "",
-            (None, false) => "?",
+        let mark = match (self.not_counted, self.disturbed, self.observed) {
+            (Some(_), ..) => "~",
+            (None, Some(_), _) => "*",
+            (None, None, true) => "",
+            (None, None, false) => "?",
         };
-        let not_counted = if self.not_counted.is_some() { "~" } else { "" };
-        format!("{}{disturbed}{not_counted}", self.number + 1)
+        format!("{}{mark}", self.number + 1)
     }
 
     /// What is to be said of the pair: whether it counts, and whether it was disturbed.

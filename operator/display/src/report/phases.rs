@@ -43,25 +43,21 @@ fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Marku
     }
 }
 
-/// The pairs that were disturbed, those included that were measured again, and those of which that is not known.
+/// The pairs that count although they were disturbed, and of how many that is not known.
 fn disturbed(pairs: &[Pair]) -> Markup {
+    let counted = || pairs.iter().filter(|pair| pair.not_counted.is_none());
     let of_pair = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.disturbance()?));
-    let all: Vec<String> = pairs.iter().filter_map(of_pair).collect();
-    let unknown = pairs.iter().filter(|pair| !pair.observed && pair.disturbed.is_none()).count();
-    let note = match (unknown, pairs.len(), all.len()) {
-        (_, 0, _) => return Markup::default(),
-        (0, _, 0) => "No pair was seen to be disturbed by other programs.".to_owned(),
-        (0, ..) => String::new(),
-        (unknown, all, _) if unknown == all => {
-            "Whether other programs disturbed these pairs is not known (?).".to_owned()
-        }
-        (1, all, _) => format!("Of 1 of {all} pairs it is not known whether other programs disturbed it (?)."),
-        (unknown, all, _) => {
-            format!("Of {unknown} of {all} pairs it is not known whether other programs disturbed them (?).")
-        }
+    let disturbed: Vec<String> = counted().filter_map(of_pair).collect();
+    let unknown = counted().filter(|pair| !pair.observed && pair.disturbed.is_none()).count();
+    let all = counted().count();
+    let note = match unknown {
+        0 if all == 0 || !disturbed.is_empty() => String::new(),
+        0 => "No pair that counts was seen to be disturbed by other programs.".to_owned(),
+        _ if unknown == all => "Whether other programs disturbed these pairs is not known (?).".to_owned(),
+        _ => format!("Of {unknown} of the {all} pairs that count, it is not known whether they were disturbed (?)."),
     };
     html! {
-        @if !all.is_empty() { p { b { "Disturbed" } " (*) " (all.join("; ")) "." } }
+        @if !disturbed.is_empty() { p { b { "Disturbed" } " (*), but counted: " (disturbed.join("; ")) "." } }
         @if !note.is_empty() { p.muted { (note) } }
     }
 }
