@@ -21,12 +21,12 @@ pub fn ending(kind: LaunchKind, outcome: Outcome, message: &str) -> (String, &st
     }
 }
 
-/// As [`ending`], while the job runs: an interrupted launch is run again, unless other launches are planned in its
-/// place.
+/// As [`ending`], while the job runs: a stopped launch is run again, unless others are planned in its place. It may
+/// have been stopped by a signal, or because a pair that does not count makes the rest of its attempt another one.
 pub fn ending_so_far(kind: LaunchKind, outcome: Outcome, message: &str) -> (String, &str) {
     let again = match kind {
-        LaunchKind::Measure | LaunchKind::Quality => "interrupted: measured again if it is still needed",
-        LaunchKind::Preflight | LaunchKind::Search => "interrupted: repeated if it is still needed",
+        LaunchKind::Measure | LaunchKind::Quality => "stopped before its end: measured again if it is still needed",
+        LaunchKind::Preflight | LaunchKind::Search => "stopped before its end: repeated if it is still needed",
         // It resumes from its checkpoint, or the job has ended with it.
         LaunchKind::Train => return ending(kind, outcome, message),
     };

@@ -33,7 +33,30 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
         .map(|setting| format!("{}: {}", setting.name, setting.effective.unwrap_or_else(|| "default".to_owned())))
         .collect();
     let keep = if changed.is_empty() { String::new() } else { format!(" Keep: {}", changed.join(", ")) };
-    Some(format!("{}{quality}{missed}.{keep}", times(speedup)))
+    let disturbed = accepted_disturbed(&accepted, speedup).map(|text| format!(" {text}")).unwrap_or_default();
+    Some(format!("{}{quality}{missed}.{disturbed}{keep}", times(speedup)))
+}
+
+/// Which phases were accepted by disturbed pairs: `bigger-batch was accepted by 8 pairs, 7 of which were disturbed.` A
+/// phase whose speedup is the one that is `said` already is left out. `None` without any.
+fn accepted_disturbed(accepted: &[&PhaseStatus], said: &Speedup) -> Option<String> {
+    let of_phase = |phase: &&PhaseStatus| {
+        let speedup = phase.speedup.as_ref()?;
+        let disturbed = disturbed(speedup)?;
+        (speedup != said).then(|| format!("{} was accepted by {disturbed}", phase.name))
+    };
+    let all: Vec<String> = accepted.iter().filter_map(of_phase).collect();
+    (!all.is_empty()).then(|| format!("{}.", all.join("; ")))
+}
+
+/// `8 pairs, 7 of which were disturbed`; `None` if none was.
+fn disturbed(speedup: &Speedup) -> Option<String> {
+    match (speedup.disturbed, speedup.pairs) {
+        (0, _) => None,
+        (1, 1) => Some("a pair that was disturbed".to_owned()),
+        (1, pairs) => Some(format!("{pairs} pairs, 1 of which was disturbed")),
+        (disturbed, pairs) => Some(format!("{pairs} pairs, {disturbed} of which were disturbed")),
+    }
 }
 
 /// That nothing was accepted, and how many verdicts rest on disturbed pairs, that of all phases together included.
@@ -85,12 +108,7 @@ pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
 fn times(speedup: &Speedup) -> String {
     let least = bounds(speedup).0.map(|lower| (lower * 100.0).floor() / 100.0);
     let least = least.map(|least| format!(" (at least {least:.2})")).unwrap_or_default();
-    let disturbed = match (speedup.disturbed, speedup.pairs) {
-        (0, _) => String::new(),
-        (1, 1) => " in a pair that was disturbed".to_owned(),
-        (1, pairs) => format!(" in {pairs} pairs, 1 of which was disturbed"),
-        (disturbed, pairs) => format!(" in {pairs} pairs, {disturbed} of which were disturbed"),
-    };
+    let disturbed = disturbed(speedup).map(|disturbed| format!(" in {disturbed}")).unwrap_or_default();
     format!("{:.2} times as fast as the baseline{least}{disturbed}", speedup.estimate.value())
 }
 
@@ -148,6 +166,18 @@ mod tests {
         assert!(result(5, 3).starts_with(&format!("{begin} in 5 pairs, 3 of which were disturbed, validation loss")));
         assert!(result(4, 1).starts_with(&format!("{begin} in 4 pairs, 1 of which was disturbed, validation loss")));
         assert!(result(5, 0).starts_with(&format!("{begin}, validation loss")));
+    }
+
+    #[test]
+    fn a_phase_that_was_accepted_by_disturbed_pairs_is_named() {
+        let speedup = json!({"estimate": "1.3", "pairs": 8, "disturbed": 7});
+        let one = json!({"name": "a", "state": "Accepted", "speedup": speedup});
+        let phases = json!([one.clone(), {"name": "b", "state": "Accepted"}]);
+        let found = of(phases, bundle("GoalMet")).unwrap();
+        let expected = "allowed). a was accepted by 8 pairs, 7 of which were disturbed. Keep:";
+        assert!(found.contains(expected), "{found}");
+        let found = of(json!([one]), Value::Null).unwrap();
+        assert_eq!(found.matches("disturbed").count(), 1, "said twice: {found}");
     }
 
     #[test]

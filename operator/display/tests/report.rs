@@ -437,6 +437,22 @@ fn an_interrupted_pair_is_no_failure() {
 }
 
 #[test]
+fn a_launch_that_was_stopped_and_run_again_keeps_its_curve() {
+    let mut whole = evidence("");
+    let lines = |page: &str| page.matches("<path class=\"series ").count();
+    let before = lines(&render(&whole));
+    let again = whole.launches[0].clone();
+    let stopped = FinishedLaunch { outcome: Outcome::Stopped, losses: Vec::new(), ..again.clone() };
+    whole.launches.insert(0, stopped.clone());
+    assert_eq!(lines(&render(&whole)), before, "stopped before");
+    whole.launches.push(stopped);
+    assert_eq!(lines(&render(&whole)), before, "and after");
+    let whole = Evidence::new(whole.job, whole.status, whole.events, whole.launches);
+    let titles = whole.launches.iter().filter(|launch| launch.name == again.name).map(|launch| &launch.title);
+    assert_eq!(titles.collect::<std::collections::BTreeSet<_>>().len(), 1);
+}
+
+#[test]
 fn pairs_that_do_not_count_are_marked_and_counted() {
     let mut whole = evidence("");
     assert!(!render(&whole).contains("<td>2~</td>"));

@@ -184,9 +184,14 @@ impl Evidence {
     ) -> Self {
         let mut launches = reported;
         for (title, launch) in judged(&status) {
-            match launches.iter_mut().find(|known| known.name == launch.name) {
-                Some(known) => known.title = title.to_string(),
-                None => launches.push(FinishedLaunch::from_status(&title, launch)),
+            let mut is_reported = false;
+            // One that was stopped and run again has several reports.
+            for known in launches.iter_mut().filter(|known| known.name == launch.name) {
+                known.title = title.to_string();
+                is_reported = true;
+            }
+            if !is_reported {
+                launches.push(FinishedLaunch::from_status(&title, launch));
             }
         }
         Self { job, status, events, launches, measured_with: Vec::new(), command: None }
@@ -204,9 +209,10 @@ impl Evidence {
         Self { command, ..self }
     }
 
-    /// A launch by name.
+    /// A launch by name. Of one that was stopped and run again, the newest end that was not a stop.
     pub fn launch(&self, name: &str) -> Option<&FinishedLaunch> {
-        self.launches.iter().find(|finished| finished.name == name)
+        let newest = self.launches.iter().filter(|finished| finished.name == name);
+        newest.max_by_key(|finished| finished.outcome != Outcome::Stopped)
     }
 
     /// The training launches, oldest first.

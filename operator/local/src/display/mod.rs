@@ -233,7 +233,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             launch_line("compile: pair 2 of 3, control", &interrupted, ""),
-            "compile: pair 2 of 3, control: interrupted: measured again if it is still needed, 3.0s"
+            "compile: pair 2 of 3, control: stopped before its end: measured again if it is still needed, 3.0s"
         );
     }
 
