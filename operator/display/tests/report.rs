@@ -410,7 +410,8 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 fn disturbed_pairs_are_marked_and_named() {
     let mut whole = evidence("");
     let page = render(&whole);
-    assert!(!page.contains("Disturbed") && page.contains("Whether other programs disturbed these pairs is not known (?)."));
+    let unknown = "Whether other programs disturbed these pairs is not known (?).";
+    assert!(!page.contains("Disturbed") && page.contains(unknown));
     for launch in &mut whole.status.phases[0].launches {
         launch.measured.disturbance.other_cpu_share = "0.01".parse().ok();
     }
