@@ -260,7 +260,41 @@ def pictures(scene: Scene) -> None:
                 page.context.close()
 
 
-TESTS = [listed, filtered, live, pasted, compared, zoomed, brushed, reached, pictures, *cluster.TESTS]
+def narrow(scene: Scene) -> None:
+    """In a narrow window, rows are blocks as wide as the window; a wide figure has a shade where it goes on."""
+    page = scene.charts(PAGES["job"], width=400)
+    why = page.locator(".verdicts td[data-name=why]").first
+    assert why.bounding_box()["width"] > 250, why.bounding_box()
+    shades = page.locator(".figure").first.evaluate("element => getComputedStyle(element).backgroundImage")
+    assert shades.count("linear-gradient") == 4, shades
+    for kind in ["list", "compare"]:
+        page = scene.ready(kind, width=400)
+        hidden = page.locator(".wide").first.evaluate("element => element.scrollWidth - element.clientWidth")
+        assert hidden <= 0, f"{kind}: {hidden} pixels are hidden"
+    expect(scene.open(PAGES["list"], width=400).get_by_role("link", name="Speedup", exact=True)).to_be_visible()
+
+
+def unbroken(scene: Scene) -> None:
+    """No word of a verdict is broken, however long the message beside it."""
+    def lengthen(document: dict) -> None:
+        phase = next(phase for phase in document["status"]["phases"] if phase["state"] == "RolledBack")
+        phase["message"] = "the speedup is below its threshold, as measured by these pairs " * 40
+
+    kept = jobs.read(scene.folder / ".pawl/toy")
+    scene.change("toy", lengthen)
+    for width in WIDTHS:
+        page = scene.charts(PAGES["job"], width=width)
+        reason = page.locator(".verdicts td[data-name=reason]").first
+        lines = reason.evaluate("""cell => {
+          const text = document.createRange();
+          text.selectNodeContents(cell);
+          return text.getClientRects().length;
+        }""")
+        assert lines == 1, f"{reason.inner_text()} is on {lines} lines at {width} pixels"
+    jobs.write(scene.folder / ".pawl/toy", kept)
+
+
+TESTS = [listed, filtered, live, pasted, compared, zoomed, brushed, reached, narrow, unbroken, pictures, *cluster.TESTS]
 
 
 def passes(test: Callable[[Scene], None], scene: Scene) -> bool:

@@ -231,6 +231,8 @@ fn the_page_shows_everything_and_needs_nothing() {
         "[1.71, 1.83]",
         "graph",
         "rolled back",
+        r#"<table class="cards verdicts">"#,
+        r#"<td data-name="why">"#,
         "SpeedBelowThreshold",
         "2 of 5",
         "0.59 USD",

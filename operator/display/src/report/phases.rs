@@ -144,24 +144,27 @@ pub fn rollbacks(evidence: &Evidence) -> Option<Markup> {
     let reverted = |phase: &&PhaseStatus| matches!(verdict::tone(phase.state), Tone::Bad | Tone::Unclear);
     let reverted: Vec<&PhaseStatus> = evidence.status.phases.iter().filter(reverted).collect();
     let table = html! {
-        table {
+        table.cards.verdicts {
             thead { tr { th { "phase" } th { "state" } th { "reason" } th.n { "speedup" } th { "why" } } }
             tbody {
                 @for phase in &reverted {
-                    @let speedup = phase.speedup.as_ref();
                     tr {
-                        td { a href={ "#phase-" (phase.name) } { (phase.name) } }
-                        td { (verdict::phrase(phase, evidence.status.stage)) }
-                        td { (phase.reason) }
-                        td.n {
-                            (speedup.map(|speedup| factor(speedup.estimate.value())).unwrap_or_default()) " "
-                            (speedup.and_then(interval).unwrap_or_default())
-                        }
-                        td { (phase.message) }
+                        td data-name="phase" { a href={ "#phase-" (phase.name) } { (phase.name) } }
+                        td data-name="state" { (verdict::phrase(phase, evidence.status.stage)) }
+                        td data-name="reason" { (phase.reason) }
+                        td.n data-name="speedup" { (speedup(phase)) }
+                        td data-name="why" { (phase.message) }
                     }
                 }
             }
         }
     };
     (!reverted.is_empty()).then_some(table)
+}
+
+/// The speedup of a phase and its interval, where they are known; a narrow page hides a cell that is empty.
+fn speedup(phase: &PhaseStatus) -> String {
+    let Some(speedup) = &phase.speedup else { return String::new() };
+    let interval = interval(speedup).map(|interval| format!(" {interval}")).unwrap_or_default();
+    factor(speedup.estimate.value()) + &interval
 }

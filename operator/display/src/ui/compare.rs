@@ -20,14 +20,14 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
         h1 { "Compared" }
         p.muted { "A row that differs begins with ≠." }
         div.wide role="region" aria-label="Jobs beside each other" tabindex="0" {
-            table.compared {
+            table.compared.cards {
                 thead {
                     tr {
                         td {}
                         @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
                     }
                 }
-                tbody { @for row in &rows { (line(row)) } }
+                tbody { @for row in &rows { (line(row, jobs)) } }
             }
         }
         @if !figures.is_empty() {
@@ -46,11 +46,11 @@ fn entry(evidence: &Evidence) -> Entry<'_> {
     Entry { job, status, place: "", measured_with }
 }
 
-fn line(row: &Compared) -> Markup {
+fn line(row: &Compared, jobs: &[(&str, &Evidence)]) -> Markup {
     html! {
         tr.changed[row.differs] {
             th scope="row" { @if row.differs { "≠ " } (row.name) }
-            @for value in &row.values { td { (value) } }
+            @for ((key, _), value) in jobs.iter().zip(&row.values) { td data-name=(key) { (value) } }
         }
     }
 }
@@ -82,7 +82,7 @@ mod tests {
         for part in [
             r#"<a href="/jobs/two%40a%2Fb">two@a/b</a>"#,
             r#"<tr class=""><th scope="row">stage</th>"#,
-            r#"<tr class="changed"><th scope="row">≠ speedup</th><td>1.50×</td><td>1.20×</td><td></td></tr>"#,
+            r#"<tr class="changed"><th scope="row">≠ speedup</th><td data-name="one">1.50×</td>"#,
             "phase &lt;b&gt;x&lt;/b&gt;",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -83,7 +83,7 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
 
 fn table(jobs: &[&Listed], query: &Query) -> Markup {
     html! {
-        table.jobs {
+        table.jobs.cards {
             thead {
                 tr {
                     th scope="col" { span.unseen { "Compare" } }
@@ -122,17 +122,17 @@ fn row(job: &Listed) -> Markup {
                 a href=(address(&job.key)) { (job.name) }
                 @if job.key != job.name { " " span.muted { (job.place) } }
             }
-            td { span.badge.(stage_tone(job.stage).class()) { (job.stage) } }
-            td.n { (job.speedup.map(factor).unwrap_or_default()) }
-            td.n { (saved.unwrap_or_default()) }
-            td.n {
+            td data-name=(Column::State.heading()) { span.badge.(stage_tone(job.stage).class()) { (job.stage) } }
+            td.n data-name=(Column::Speedup.heading()) { (job.speedup.map(factor).unwrap_or_default()) }
+            td.n data-name=(Column::Saved.heading()) { (saved.unwrap_or_default()) }
+            td.n data-name=(Column::Phases.heading()) {
                 @if job.phases > 0 { (job.accepted) " of " (job.phases) }
                 @if job.rolled_back > 0 { ", " (job.rolled_back) " rolled back" }
             }
-            td.n { (time(job.started)) }
-            td.n { (time(job.changed)) }
-            td { (job.progress) }
-            td { (job.place) }
+            td.n data-name=(Column::Started.heading()) { (time(job.started)) }
+            td.n data-name=(Column::Changed.heading()) { (time(job.changed)) }
+            td data-name="Progress" { (job.progress) }
+            td data-name="Where" { (job.place) }
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         let text = page(&shown(&jobs, &[], &query), &query, "r1", false);
         for part in [
             r#"<a href="/jobs/toy">toy</a>"#,
-            r#"<span class="badge good">Complete</span>"#,
+            r#"<td data-name="State"><span class="badge good">Complete</span>"#,
             "1.50×",
             "+12 %",
             "1 of 2, 1 rolled back",
