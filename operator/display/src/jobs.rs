@@ -21,6 +21,8 @@ pub struct Entry<'a> {
     pub place: &'a str,
     /// What its attempts were measured with, oldest first, where jobs are compared and that is known.
     pub measured_with: &'a [MeasuredWith],
+    /// Whether nothing works on it any more, although it has not ended.
+    pub stopped: bool,
 }
 
 impl Entry<'_> {
@@ -63,7 +65,7 @@ pub fn list(entries: &[Entry<'_>], width: Option<usize>) -> String {
         let accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).count();
         [
             name,
-            status.stage.to_string(),
+            stage(entry),
             format!("{accepted} of {}", status.phases.len()),
             status.speedup.as_ref().map(|speedup| factor(speedup.value())).unwrap_or_default(),
             status.cost.as_ref().and_then(net_saved).unwrap_or_default(),
@@ -73,6 +75,12 @@ pub fn list(entries: &[Entry<'_>], width: Option<usize>) -> String {
     };
     let rows: Vec<_> = std::iter::once(head).chain(entries.iter().zip(names(entries)).map(row)).collect();
     lay_out(&rows, width)
+}
+
+/// The stage, and whether the job stopped in it.
+fn stage(entry: &Entry<'_>) -> String {
+    let stage = entry.status.stage;
+    if entry.stopped { format!("{stage}, stopped") } else { stage.to_string() }
 }
 
 /// The savings compared with training with the baseline, after what judging cost.
@@ -243,7 +251,7 @@ mod tests {
     }
 
     fn entry((job, status): &(TrainingJob, TrainingJobStatus)) -> Entry<'_> {
-        Entry { job, status, place: ".pawl/toy", measured_with: &[] }
+        Entry { job, status, place: ".pawl/toy", measured_with: &[], stopped: false }
     }
 
     #[test]
@@ -257,6 +265,8 @@ mod tests {
         let text = list(&[entry(&toy)], None);
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(words, ["toy", "Complete", "1", "of", "2", "1.50×", "-12", "%", "100%", ".pawl/toy"]);
+        let stopped = Entry { stopped: true, ..entry(&toy) };
+        assert!(list(&[stopped], None).contains("Complete, stopped"));
         assert!(list(&[entry(&toy)], Some(20)).lines().all(|line| console::measure_text_width(line) <= 20));
     }
 

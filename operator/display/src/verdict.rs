@@ -65,6 +65,14 @@ pub const fn stage_tone(stage: Stage) -> Tone {
     }
 }
 
+/// Whether a job in `stage` is worked on until it ends.
+pub const fn is_open(stage: Stage) -> bool {
+    match stage {
+        Stage::Complete | Stage::Failed | Stage::Suspended => false,
+        Stage::Pending | Stage::Preflight | Stage::Optimizing | Stage::Searching | Stage::Training => true,
+    }
+}
+
 /// The state of a phase, or of all together, of a job in `stage`, in words.
 pub const fn word(state: PhaseState, stage: Stage) -> &'static str {
     match state {

@@ -19,6 +19,8 @@ struct Found {
     /// Its state directory.
     place: String,
     document: Document,
+    /// Whether nothing works on it any more, although it has not ended.
+    stopped: bool,
     /// What its attempts were measured with, where jobs are compared.
     measured_with: Vec<MeasuredWith>,
 }
@@ -26,7 +28,7 @@ struct Found {
 impl Found {
     fn entry(&self) -> Entry<'_> {
         let Document { job, status, .. } = &self.document;
-        Entry { job, status, place: &self.place, measured_with: &self.measured_with }
+        Entry { job, status, place: &self.place, measured_with: &self.measured_with, stopped: self.stopped }
     }
 
     fn listed(&self) -> Listed<'_> {
@@ -34,6 +36,7 @@ impl Found {
         Listed {
             job: self.document.name(),
             stage: status.stage,
+            stopped: self.stopped,
             speedup: status.speedup.as_ref(),
             progress: &status.progress,
             state: &self.place,
@@ -47,6 +50,8 @@ impl Found {
 struct Listed<'a> {
     job: &'a str,
     stage: Stage,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stopped: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     speedup: Option<&'a Decimal>,
     progress: &'a str,
@@ -72,7 +77,8 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
             match records::document(&state) {
                 Ok(document) => {
                     let place = state.root().display().to_string();
-                    found.push(Found { place, document, measured_with: Vec::new() });
+                    let stopped = source::has_stopped(&state, document.status.stage);
+                    found.push(Found { place, document, stopped, measured_with: Vec::new() });
                 }
                 Err(StateError::Absent { .. }) => {}
                 Err(error) => unreadable = Some(exit::with_error(exit::STATE, &error)),
@@ -105,5 +111,6 @@ pub fn compare(named: &[PathBuf]) -> ExitCode {
 fn load(job: &Path) -> Result<Found, ExitCode> {
     let (state, document) = source::recorded(&source::named(job))?;
     let measured_with = evidence::measured_with(&state).map_err(|error| exit::with_error(exit::STATE, &error))?;
-    Ok(Found { place: state.root().display().to_string(), document, measured_with })
+    let stopped = source::has_stopped(&state, document.status.stage);
+    Ok(Found { place: state.root().display().to_string(), document, stopped, measured_with })
 }

@@ -2,7 +2,9 @@
 
 use crate::args::StateArgs;
 use crate::exit;
+use pawl_api::status::Stage;
 use pawl_api::{Problem, TrainingJob};
+use pawl_display::verdict::is_open;
 use pawl_local::state::document::Document;
 use pawl_local::state::{DEFAULT_ROOT, StateDir, StateError, records};
 #[cfg(feature = "cluster")]
@@ -107,6 +109,11 @@ pub fn read<T>(
 /// The state that the command line selects, and the job that was run there; an error is printed.
 pub fn recorded(args: &StateArgs) -> Result<(StateDir, Document), ExitCode> {
     read(args, records::document)
+}
+
+/// Whether the `pawl run` of the job in `state` ended before the job, which is in `stage`.
+pub fn has_stopped(state: &StateDir, stage: Stage) -> bool {
+    is_open(stage) && state.is_idle()
 }
 
 /// Jobs that are named where one was not found.

@@ -18,6 +18,9 @@ use std::process::ExitCode;
 pub struct JobResult<'a> {
     job: &'a str,
     status: &'a TrainingJobStatus,
+    /// Whether nothing works on the job any more, although it has not ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stopped: bool,
     paths: Paths,
 }
 
@@ -53,6 +56,7 @@ impl<'a> JobResult<'a> {
         Self {
             job: finished.name(),
             status: &finished.status,
+            stopped: source::has_stopped(state, finished.status.stage),
             paths: Paths {
                 state: absolute(state.root()),
                 status: absolute(&state.status()),
@@ -71,6 +75,15 @@ pub fn table(state: &StateDir, finished: &Document) -> String {
     summary::render(&finished.job, &finished.status, &evidence::places(state, finished), width, colours)
 }
 
+/// How the job goes on, if nothing works on it any more.
+fn stopped(state: &StateDir, found: &Document) -> &'static str {
+    if source::has_stopped(state, found.status.stage) {
+        "stopped    repeat its command, such as `pawl run FILE`, to resume it\n"
+    } else {
+        ""
+    }
+}
+
 /// Prints the status of a job.
 pub fn status(args: &StateArgs, output: Output) -> ExitCode {
     let (state, found) = match source::recorded(args) {
@@ -78,7 +91,7 @@ pub fn status(args: &StateArgs, output: Output) -> ExitCode {
         Err(code) => return code,
     };
     print(&match output {
-        Output::Table => table(&state, &found),
+        Output::Table => table(&state, &found) + stopped(&state, &found),
         Output::Json => document(&JobResult::new(&state, &found), false),
         Output::Yaml => document(&JobResult::new(&state, &found), true),
     })

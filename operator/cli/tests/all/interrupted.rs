@@ -25,6 +25,10 @@ fn ctrl_c_checkpoints_and_the_same_command_resumes() {
         assert!(stderr(&output).contains("pawl run job.yaml"), "{}", stderr(&output));
         let saved = scene.status()["training"]["lastCheckpoint"]["items"].as_u64();
         assert!(saved > Some(0), "no checkpoint was written: {}", scene.status()["training"]);
+        for command in [&["status", "job.yaml"][..], &["list"]] {
+            let text = stdout(&scene.output(command));
+            assert!(text.contains("stopped"), "{command:?}: {text}");
+        }
 
         let output = scene.output(&["run", "job.yaml"]);
         assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));

@@ -208,6 +208,28 @@ fn a_page_gets_an_update_when_its_job_has_changed() {
 }
 
 #[test]
+fn a_job_whose_run_has_ended_before_it_is_shown_as_stopped() {
+    let scene = Scene::new();
+    record(&scene, ".pawl/one", "one", &json!({"stage": "Optimizing", "progress": "phase 1/2"}));
+    let lock = fs::File::create(scene.path().join(".pawl/one/pawl.lock")).unwrap();
+    lock.lock().unwrap();
+    let ui = serve(&scene, &[]);
+    let (_, _, text) = ui.get("/jobs/one");
+    assert!(!text.to_lowercase().contains("stopped") && !ui.get("/").2.contains("stopped"), "it runs: {text}");
+    let revision = text.split_once("data-revision=\"").and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
+    let mut lines = BufReader::new(ui.ask(&format!("/jobs/one/events?from={revision}"), &ui.address)).lines();
+    until(&mut lines, "text/event-stream");
+    drop(lock);
+    until(&mut lines, "event: update");
+    until(&mut lines, "Stopped: repeat its command");
+    assert!(ui.get("/").2.contains(">stopped</span>"));
+    let status: Value = serde_json::from_str(&ui.get("/jobs/one/status.json").2).unwrap();
+    assert_eq!(status["stopped"], true);
+    record(&scene, ".pawl/one", "one", &json!({"stage": "Complete"}));
+    assert!(!ui.get("/jobs/one").2.to_lowercase().contains("stopped"), "a job that has ended did not stop");
+}
+
+#[test]
 fn the_sums_over_jobs_get_an_update_when_one_of_them_has_changed() {
     let scene = Scene::new();
     record(&scene, ".pawl/one", "one", &finished("Accepted", "1.5"));

@@ -43,7 +43,7 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
 /// The job as it is compared.
 fn entry(evidence: &Evidence) -> Entry<'_> {
     let Evidence { job, status, measured_with, .. } = evidence;
-    Entry { job, status, place: "", measured_with }
+    Entry { job, status, place: "", measured_with, stopped: false }
 }
 
 fn line(row: &Compared, jobs: &[(&str, &Evidence)]) -> Markup {

@@ -94,13 +94,13 @@ mod tests {
             "training": {"items": 720_000}, "cost": {"purposes": purposes, "savedPercent": "12.5"},
             "phases": [{"name": "graph", "state": "RolledBack", "reason": "NoEffect"}]});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        let facts = Facts::new(Entry { job: &job, status: &status, place: "", measured_with: &[] });
+        let facts = Facts::new(Entry { job: &job, status: &status, place: "", measured_with: &[], stopped: false });
         assert!(facts.on_gpus);
         assert_eq!((facts.judging, facts.search, facts.training), (3.0, 1.0, 10.0));
         assert_eq!(facts.saved, Some(2.0));
         let graph = &facts.phases[0];
         assert_eq!((graph.tone, graph.reason.as_str(), graph.speedup), (Tone::Bad, "NoEffect", None));
-        let new = Entry { job: &job, status: &Default::default(), place: "", measured_with: &[] };
+        let new = Entry { job: &job, status: &Default::default(), place: "", measured_with: &[], stopped: false };
         assert_eq!(Facts::new(new).saved, None);
     }
 }

@@ -189,7 +189,7 @@ mod tests {
         let mut status = json!({"stage": "Complete", "phases": phases});
         status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        Listed::new(Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[] }, None)
+        Listed::new(Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[], stopped: false }, None)
     }
 
     fn phase(name: &str, state: &str, reason: &str, speedup: &str) -> Value {

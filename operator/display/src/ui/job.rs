@@ -7,6 +7,7 @@ use crate::headline;
 use crate::report::evidence::Evidence;
 use crate::report::{content as report, displayable};
 use crate::search::begun;
+use crate::verdict::is_open;
 use jiff::Timestamp;
 use maud::{Markup, html};
 use pawl_api::status::Stage;
@@ -18,6 +19,8 @@ pub struct Besides {
     pub notes: Vec<String>,
     /// What the user may do with the job; `None`: nothing.
     pub actions: Option<Actions>,
+    /// Whether nothing works on the job any more, although it has not ended.
+    pub stopped: bool,
 }
 
 /// The page of the job with this key.
@@ -39,7 +42,10 @@ pub fn fragment(key: &str, evidence: &Evidence, besides: &Besides) -> String {
 
 fn content(key: &str, evidence: &Evidence, besides: &Besides) -> Markup {
     html! {
-        @if let Some(doing) = doing(evidence) { p.now { (doing) } }
+        @if besides.stopped {
+            p.now { "Stopped: repeat its command, such as " code { "pawl run FILE" } ", to resume it." }
+        }
+        @if let Some(doing) = doing(evidence, besides.stopped) { p.now[!besides.stopped] { (doing) } }
         @for note in &besides.notes { p.muted { (note) } }
         @if let Some(actions) = &besides.actions { (actions.render(key, &evidence.job)) }
         (report(evidence))
@@ -50,19 +56,20 @@ fn content(key: &str, evidence: &Evidence, besides: &Besides) -> Markup {
 }
 
 /// The current activity, the progress, and when the training will probably end; `None` for a job that has ended or is
-/// suspended.
-fn doing(evidence: &Evidence) -> Option<String> {
+/// suspended. Of a job that stopped: the activity in which it did.
+fn doing(evidence: &Evidence, stopped: bool) -> Option<String> {
     let status = &evidence.status;
-    if matches!(status.stage, Stage::Complete | Stage::Failed | Stage::Suspended) {
+    if !is_open(status.stage) {
         return None;
     }
-    let mut doing = vec![headline::render(status, evidence.job.spec.analysis.max_pairs)];
+    let mut doing: Vec<String> = stopped.then(|| "when it stopped".to_owned()).into_iter().collect();
+    doing.push(headline::render(status, evidence.job.spec.analysis.max_pairs));
     // The activity of a search says its progress.
     if !status.progress.is_empty() && status.stage != Stage::Searching {
         doing.push(status.progress.clone());
     }
     let end = status.training.as_ref().and_then(|training| training.eta.as_deref()?.parse::<Timestamp>().ok());
-    doing.extend(end.map(|end| format!("ends about {}", end.strftime("%Y-%m-%d %H:%M UTC"))));
+    doing.extend(end.filter(|_| !stopped).map(|end| format!("ends about {}", end.strftime("%Y-%m-%d %H:%M UTC"))));
     Some(doing.join(" · "))
 }
 
@@ -110,6 +117,16 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_stopped_says_how_it_is_resumed() {
+        let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
+        let stopped = Besides { stopped: true, ..Besides::default() };
+        let text = fragment("toy", &evidence("toy", training, json!([])), &stopped);
+        assert!(text.contains(r#"<p class="now">Stopped: repeat its command"#), "{text}");
+        assert!(text.contains("when it stopped · 0/0 phases evaluated · training · 41%"), "{text}");
+        assert!(!text.contains("ends about") && text.matches(r#"class="now""#).count() == 1, "{text}");
+    }
+
+    #[test]
     fn the_search_is_linked_once_it_has_begun() {
         let search = json!([{"name": "quick", "trials": 4, "epochs": 3,
             "objectives": [{"metric": "loss", "goal": "Minimize"}],
@@ -142,10 +159,10 @@ mod tests {
     fn notes_are_text_and_actions_are_drawn_only_where_there_are_some() {
         let evidence = evidence("toy", json!({"stage": "Training"}), json!([]));
         let notes = vec!["<b>no curves</b>".to_owned()];
-        let without = fragment("toy", &evidence, &Besides { notes, actions: None });
+        let without = fragment("toy", &evidence, &Besides { notes, ..Besides::default() });
         assert!(without.contains("&lt;b&gt;no curves") && !without.contains("<dialog"), "{without}");
         let actions = Some(Actions { token: "t".to_owned() });
-        let with = page("toy", &evidence, &Besides { notes: Vec::new(), actions }, "r1");
+        let with = page("toy", &evidence, &Besides { actions, ..Besides::default() }, "r1");
         assert!(with.contains(r#"action="/jobs/toy/actions/suspend""#), "{with}");
     }
 }

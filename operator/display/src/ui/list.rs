@@ -6,7 +6,7 @@ use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
 use crate::report::displayable;
 use crate::url::encode;
-use crate::verdict::stage_tone;
+use crate::verdict::{Tone, stage_tone};
 use jiff::Timestamp;
 use maud::{Markup, html};
 
@@ -117,12 +117,17 @@ fn row(job: &Listed) -> Markup {
     let saved = job.saved_percent.map(|percent| format!("{percent:+.0} %"));
     html! {
         tr {
-            td { input type="checkbox" name="job" value=(job.key) aria-label={ "Compare " (job.key) }; }
+            td data-name="Compare" {
+                input type="checkbox" name="job" value=(job.key) aria-label={ "Compare " (job.key) };
+            }
             th scope="row" {
                 a href=(address(&job.key)) { (job.name) }
                 @if job.key != job.name { " " span.muted { (job.place) } }
             }
-            td data-name=(Column::State.heading()) { span.badge.(stage_tone(job.stage).class()) { (job.stage) } }
+            td data-name=(Column::State.heading()) {
+                span.badge.(stage_tone(job.stage).class()) { (job.stage) }
+                @if job.stopped { " " span.badge.(Tone::Unclear.class()) { "stopped" } }
+            }
             td.n data-name=(Column::Speedup.heading()) { (job.speedup.map(factor).unwrap_or_default()) }
             td.n data-name=(Column::Saved.heading()) { (saved.unwrap_or_default()) }
             td.n data-name=(Column::Phases.heading()) {
@@ -159,7 +164,7 @@ mod tests {
     fn listed(name: &str, status: Value) -> Listed {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[] };
+        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[], stopped: false };
         Listed::new(entry, Timestamp::from_second(0).ok())
     }
 
@@ -202,6 +207,15 @@ mod tests {
             assert!(text.contains(&format!(r#">toy</a> <span class="muted">{place}</span>"#)), "{text}");
         }
         assert!(text.contains(">other</a></th>"), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_stopped_says_so() {
+        let mut jobs = [listed("toy", json!({"stage": "Optimizing"})), listed("other", json!({"stage": "Optimizing"}))];
+        jobs[0].stopped = true;
+        let query = Query::default();
+        let text = fragment(&shown(&jobs, &[], &query), &query);
+        assert_eq!(text.matches(r#"<span class="badge unclear">stopped</span>"#).count(), 1, "{text}");
     }
 
     #[test]

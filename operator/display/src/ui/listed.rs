@@ -19,6 +19,8 @@ pub struct Listed {
     pub place: String,
     /// Its stage.
     pub stage: Stage,
+    /// Whether nothing works on it any more, although it has not ended.
+    pub stopped: bool,
     /// Its progress, such as `phase 3/8`.
     pub progress: String,
     /// Number of its phases.
@@ -50,6 +52,7 @@ impl Listed {
             name: entry.name(),
             place: entry.place.to_owned(),
             stage: status.stage,
+            stopped: entry.stopped,
             progress: status.progress.clone(),
             phases: status.phases.len(),
             accepted: count(Tone::Good),
@@ -95,7 +98,7 @@ mod tests {
         .unwrap();
         let (toy, other) = (job("toy"), job("other"));
         let entries = [(&toy, "a/toy"), (&toy, "b/toy"), (&other, "a/other")];
-        let entry = |job, place| Entry { job, status: &status, place, measured_with: &[] };
+        let entry = |job, place| Entry { job, status: &status, place, measured_with: &[], stopped: false };
         let mut jobs = entries.map(|(job, place)| Listed::new(entry(job, place), None));
         distinguish(jobs.iter_mut());
         assert_eq!(jobs.each_ref().map(|job| job.key.as_str()), ["toy@a/toy", "toy@b/toy", "other"]);

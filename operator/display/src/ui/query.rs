@@ -221,7 +221,7 @@ mod tests {
     fn listed(name: &str, status: Value) -> Listed {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        Listed::new(Entry { job: &job, status: &status, place: ".pawl/here", measured_with: &[] }, None)
+        Listed::new(Entry { job: &job, status: &status, place: ".pawl/here", measured_with: &[], stopped: false }, None)
     }
 
     fn jobs() -> [Listed; 3] {

@@ -111,6 +111,11 @@ impl StateDir {
         self.lock_file().exists() || self.events().exists()
     }
 
+    /// Whether a `pawl run` has used the directory on this machine, and none does now.
+    pub fn is_idle(&self) -> bool {
+        self.storage.is_none() && lock::is_free(&self.lock_file())
+    }
+
     /// Creates the directory and its subdirectories, verifies that it is writable, and makes its path absolute.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::source::{Catalog, Found, Gathered, JobError, Origin, Source};
 use crate::commands::document;
-use crate::commands::source::states;
+use crate::commands::source::{has_stopped, states};
 use crate::commands::status::JobResult;
 use jiff::Timestamp;
 use pawl_display::jobs::Entry;
@@ -42,12 +42,13 @@ impl Stamp {
     }
 }
 
-/// Identifies what the files contain of which the status of a job is made.
+/// Identifies what the files contain of which the status of a job is made, and whether a process works on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stamps {
     status: Stamp,
     /// Of the newest attempt in the records of a storage, which complete the status.
     record: Option<Stamp>,
+    is_idle: bool,
 }
 
 impl Stamps {
@@ -56,7 +57,8 @@ impl Stamps {
         let status = Stamp::of(&state.status())?;
         let files = state.storage().and_then(|_| records::files(state).ok()).unwrap_or_default();
         let stamps = files.iter().filter_map(|path| Stamp::of(path));
-        Some(Self { status, record: stamps.max_by_key(|stamp| (stamp.seconds, stamp.nanoseconds, stamp.inode)) })
+        let record = stamps.max_by_key(|stamp| (stamp.seconds, stamp.nanoseconds, stamp.inode));
+        Some(Self { status, record, is_idle: state.is_idle() })
     }
 
     /// When the job was written last.
@@ -160,7 +162,9 @@ impl Origin for StateDir {
     }
 
     fn gather(&self) -> Result<Gathered, JobError> {
-        Ok(Gathered { evidence: gather(self)?, notes: Vec::new() })
+        let evidence = gather(self)?;
+        let stopped = has_stopped(self, evidence.status.stage);
+        Ok(Gathered { evidence, notes: Vec::new(), stopped })
     }
 
     fn status(&self) -> Result<String, JobError> {
@@ -174,7 +178,9 @@ fn read(state: &StateDir, changed: Option<Timestamp>) -> Option<Result<Listed, S
     let place = state.root().display().to_string();
     match records::document(state) {
         Ok(Document { job, status, .. }) => {
-            Some(Ok(Listed::new(Entry { job: &job, status: &status, place: &place, measured_with: &[] }, changed)))
+            let stopped = has_stopped(state, status.stage);
+            let entry = Entry { job: &job, status: &status, place: &place, measured_with: &[], stopped };
+            Some(Ok(Listed::new(entry, changed)))
         }
         Err(StateError::Absent { .. }) => None,
         Err(error) => Some(Err(error.to_string())),

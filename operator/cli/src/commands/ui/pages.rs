@@ -110,8 +110,8 @@ async fn one(viewer: Viewer, Path(key): Path<String>) -> Page {
         let origin = origin(&viewer.sources.read(), &key)?;
         // Before the files are read: what changes in between is an update.
         let revision = origin.revision()?;
-        let Gathered { evidence, notes } = origin.gather()?;
-        let besides = Besides { notes, actions: offered(viewer.actions, &*origin) };
+        let Gathered { evidence, notes, stopped } = origin.gather()?;
+        let besides = Besides { notes, actions: offered(viewer.actions, &*origin), stopped };
         Ok(Html(job::page(&key, &evidence, &besides, &revision)))
     })
     .await
@@ -132,7 +132,7 @@ async fn events_of_one(
     let origin = read(move || origin(&viewer.sources.read(), &wanted)).await?;
     let actions = offered(viewer.actions, &*origin);
     let fragment = move |it: &Gathered| {
-        let besides = Besides { notes: it.notes.clone(), actions: actions.clone() };
+        let besides = Besides { notes: it.notes.clone(), actions: actions.clone(), stopped: it.stopped };
         job::fragment(&key, &it.evidence, &besides)
     };
     let view = View::Job { sources, origin, fragment: Box::new(fragment) };

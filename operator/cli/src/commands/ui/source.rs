@@ -33,6 +33,8 @@ pub struct Gathered {
     pub evidence: Evidence,
     /// What could not be had, and where it is.
     pub notes: Vec<String>,
+    /// Whether nothing works on the job any more, although it has not ended.
+    pub stopped: bool,
 }
 
 /// A job at the place where it is kept. Its functions may block.

@@ -72,7 +72,7 @@ impl Origin for ClusterJob {
             Vec::new()
         });
         notes.extend(status::note(&job));
-        Ok(Gathered { evidence: evidence::joined(job, events, &records, happened), notes })
+        Ok(Gathered { evidence: evidence::joined(job, events, &records, happened), notes, stopped: false })
     }
 
     fn status(&self) -> Result<String, JobError> {

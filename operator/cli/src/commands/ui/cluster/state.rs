@@ -103,7 +103,7 @@ fn read(object: Guarded) -> (Name, Read) {
             let changed: Option<Timestamp> = managed.iter().filter_map(|entry| Some(entry.time.as_ref()?.0)).max();
             let unseen = TrainingJobStatus::default();
             let status = job.status.as_ref().unwrap_or(&unseen);
-            let entry = Entry { job: &job, status, place: &name.0, measured_with: &[] };
+            let entry = Entry { job: &job, status, place: &name.0, measured_with: &[], stopped: false };
             let listed = Box::new(Listed::new(entry, changed));
             Read::Job { job: Arc::new(job), listed, seen: Instant::now() }
         }
