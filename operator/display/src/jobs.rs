@@ -1,12 +1,13 @@
 //! Several jobs: their list, and jobs beside each other.
 
 use crate::columns::lay_out;
+use crate::manifest;
 use crate::numbers::{factor, interval, short};
 use crate::plain::plain;
 use crate::provenance::{self, MeasuredWith};
 use crate::verdict;
 use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, Speedup};
-use pawl_api::{TrainingJob, TrainingJobStatus};
+use pawl_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use pawl_contract::provenance::{Provenance, redacted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,9 +89,33 @@ fn net_saved(cost: &CostStatus) -> Option<String> {
     cost.saved_percent.as_ref().map(|percent| format!("{:+.0} %", percent.value()))
 }
 
+/// Where what is compared comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// The user wrote it.
+    Manifest,
+    /// Pawl measured or decided it.
+    Result,
+}
+
+impl Group {
+    /// Both, as displayed.
+    pub const ALL: [Self; 2] = [Self::Manifest, Self::Result];
+
+    /// Its heading.
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Self::Manifest => "In the manifest",
+            Self::Result => "Result",
+        }
+    }
+}
+
 /// What is compared between jobs, and its value in each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compared {
+    /// Where it comes from.
+    pub group: Group,
     /// Such as `phase compile`.
     pub name: String,
     /// One for each job, in their order; empty where a job has none.
@@ -100,29 +125,35 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// The jobs differ in what has different `values`.
+    /// A result, in which those jobs differ that have different `values`; an empty one is not known yet.
     fn new(name: &str, values: Vec<String>) -> Self {
-        let differs = values.windows(2).any(|pair| pair[0] != pair[1]);
-        Self { name: name.to_owned(), values, differs }
+        let known: BTreeSet<&String> = values.iter().filter(|value| !value.is_empty()).collect();
+        let differs = known.len() > 1;
+        Self { group: Group::Result, name: name.to_owned(), values, differs }
     }
 }
 
-/// Two jobs beside each other: how they ended, their verdicts, their settings, their trainings, and what they were
-/// measured with. A row that differs
-/// begins with `≠`. Lines are truncated to `width` columns if given.
+/// Two jobs beside each other: in what their manifests differ, how they ended, their verdicts, their settings, their
+/// trainings, and what they were measured with. A row that differs begins with `≠`. Lines are truncated to `width` columns if given.
 pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
     let entries = [a, b];
     let mut names = names(&entries).into_iter();
     let head = [String::new(), String::new(), names.next().unwrap_or_default(), names.next().unwrap_or_default()];
-    let rows = compared(&entries).into_iter().map(|row| {
+    let all = compared(&entries);
+    let line = |row: &Compared| {
         let mark = if row.differs { "≠" } else { "" };
-        let mut values = row.values.into_iter();
-        [mark.to_owned(), row.name, values.next().unwrap_or_default(), values.next().unwrap_or_default()]
-    });
-    lay_out(&std::iter::once(head).chain(rows).collect::<Vec<_>>(), width)
+        let mut values = row.values.iter().cloned();
+        [mark.to_owned(), row.name.clone(), values.next().unwrap_or_default(), values.next().unwrap_or_default()]
+    };
+    let mut lines = vec![head];
+    for group in Group::ALL {
+        lines.push([String::new(), group.heading().to_uppercase(), String::new(), String::new()]);
+        lines.extend(all.iter().filter(|row| row.group == group).map(line));
+    }
+    lay_out(&lines, width)
 }
 
-/// How jobs ended, their verdicts, settings, trainings and costs, what at least one of them has, and in what else they
+/// In what the manifests of jobs differ, how they ended, their verdicts, settings, trainings and costs, what at least one of them has, and in what else they
 /// were measured with they differ.
 pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     let statuses: Vec<TrainingJobStatus> = entries.iter().map(|entry| plain(entry.status)).collect();
@@ -136,12 +167,14 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
         Some(provenance::data(entry.measured_with).map_or_else(|| "not known".to_owned(), |data| plain(&data)))
     });
     let differs = provenance::differ(entries.iter().filter_map(|entry| provenance::newest_data(entry.measured_with)));
-    let mut rows = vec![
-        own("workload", &|entry| Some(entry.workload())),
+    let workload = own("workload", &|entry| Some(entry.workload()));
+    let mut rows = vec![Compared { group: Group::Manifest, ..workload }];
+    rows.extend(manifests(entries));
+    rows.extend([
         Compared { differs, ..data },
         row("stage", &|status| Some(status.stage.to_string())),
         row("speedup", &|status| status.speedup.as_ref().map(|speedup| factor(speedup.value()))),
-    ];
+    ]);
     let phases = statuses.iter().flat_map(|status| &status.phases);
     for name in distinct(phases.map(|phase| phase.name.as_str())) {
         rows.push(row(&format!("phase {name}"), &|status| {
@@ -152,6 +185,7 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
         let bundle = status.bundle.as_ref()?;
         Some(measured(verdict::word(bundle.state, status.stage), bundle.speedup.as_ref()))
     }));
+    rows.push(row("pairs seen disturbed", &disturbed));
     rows.extend(settings(entries, &statuses));
     rows.extend(trained(&statuses));
     rows.push(own("trained in", &|entry| provenance::parts(entry.measured_with, entry.status.training.as_ref())));
@@ -161,6 +195,22 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     rows.extend(measured_with(entries));
     rows.retain(|row| row.values.iter().any(|value| !value.is_empty()));
     rows
+}
+
+/// The fields in which the manifests differ.
+fn manifests(entries: &[Entry<'_>]) -> Vec<Compared> {
+    let specs: Vec<&TrainingJobSpec> = entries.iter().map(|entry| &entry.job.spec).collect();
+    let row = |(name, values)| Compared { group: Group::Manifest, name, values, differs: true };
+    manifest::different(&specs).into_iter().map(row).collect()
+}
+
+/// On how many disturbed pairs the verdicts rest, of how many: `2 of 9`. Of pairs that were not observed, none is.
+fn disturbed(status: &TrainingJobStatus) -> Option<String> {
+    let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
+    let speedups: Vec<&Speedup> =
+        status.phases.iter().filter_map(|phase| phase.speedup.as_ref()).chain(bundle).collect();
+    let sum = |count: fn(&Speedup) -> u32| speedups.iter().map(|speedup| count(speedup)).sum::<u32>();
+    (!speedups.is_empty()).then(|| format!("{} of {}", sum(|it| it.disturbed), sum(|it| it.pairs)))
 }
 
 /// What was measured with, in which those jobs differ of which it is known.
@@ -294,8 +344,30 @@ mod tests {
         let line =
             |word: &str| text.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {text}"));
         assert!(line("phase compile").starts_with('≠') && line("phase compile").contains("accepted 1.50×"), "{text}");
-        assert!(line("compile      ").contains("Graph") && line("validation loss").starts_with(' '), "{text}");
+        assert!(line("  compile ").contains("Graph") && line("validation loss").starts_with(' '), "{text}");
         assert!(compare(entry(&one), entry(&one), None).lines().all(|line| !line.contains('≠')));
+    }
+
+    #[test]
+    fn what_the_user_changed_is_apart_from_what_pawl_accepted() {
+        let phases = json!([{"name": "graph", "state": "Accepted",
+            "speedup": {"estimate": "1.5", "pairs": 4, "disturbed": 3}}]);
+        let job = |seed: u32, status: Value| -> (TrainingJob, TrainingJobStatus) {
+            let spec = json!({"workload": {"name": "ups"}, "seeds": [seed]});
+            let job = json!({"metadata": {"name": "toy"}, "spec": spec});
+            (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap())
+        };
+        let jobs = [job(42, json!({"phases": phases, "speedup": "1.5"})), job(52, json!({}))];
+        let rows = compared(&jobs.each_ref().map(entry));
+        let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}: {rows:?}"));
+        assert_eq!((row("seeds").group, row("seeds").values.join(" ")), (Group::Manifest, "42 52".to_owned()));
+        assert!(row("seeds").differs && row("speedup").group == Group::Result);
+        assert!(!row("speedup").differs && !row("phase graph").differs, "the second job has none yet: {rows:?}");
+        assert_eq!(row("pairs seen disturbed").values, ["3 of 4", ""]);
+        let [a, b] = &jobs;
+        let text = compare(entry(a), entry(b), None);
+        let places = ["IN THE MANIFEST", "seeds", "RESULT", "speedup"].map(|part| text.find(part).unwrap());
+        assert!(places.is_sorted(), "{text}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod event;
 pub mod export;
 pub mod headline;
 pub mod jobs;
+mod manifest;
 pub mod numbers;
 pub mod plain;
 pub mod provenance;

@@ -2,7 +2,7 @@
 
 use super::list::address;
 use super::{Scripts, page as whole};
-use crate::jobs::{Compared, Entry, compared};
+use crate::jobs::{Compared, Entry, Group, compared};
 use crate::report::curves::{self, Curves};
 use crate::report::evidence::Evidence;
 use crate::url::encode;
@@ -27,7 +27,12 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
                         @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
                     }
                 }
-                tbody { @for row in &rows { (line(row, jobs)) } }
+                @for group in Group::ALL {
+                    tbody {
+                        tr { th.group scope="rowgroup" colspan=(jobs.len() + 1) { (group.heading()) } }
+                        @for row in rows.iter().filter(|row| row.group == group) { (line(row, jobs)) }
+                    }
+                }
             }
         }
         @if !figures.is_empty() {
@@ -82,6 +87,7 @@ mod tests {
         for part in [
             r#"<a href="/jobs/two%40a%2Fb">two@a/b</a>"#,
             r#"<tr class=""><th scope="row">stage</th>"#,
+            r#"<th class="group" scope="rowgroup" colspan="4">In the manifest</th>"#,
             r#"<tr class="changed"><th scope="row">≠ speedup</th><td data-name="one">1.50×</td>"#,
             "phase &lt;b&gt;x&lt;/b&gt;",
         ] {
