@@ -193,12 +193,8 @@ fn places(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Opened, UiError
     if !directories.is_empty() {
         all.push(Place::Directories(Arc::new(Library::new(directories.to_vec()))));
     }
-    for url in arguments.places.iter().filter_map(|place| url(place)) {
-        // A storage that does not exist would be made.
-        let directory = url.strip_prefix("file://").map(PathBuf::from);
-        if let Some(missing) = directory.filter(|path| !path.is_dir()) {
-            return Err(UiError::NoDirectory(missing));
-        }
+    for place in arguments.places.iter().filter(|place| !is_missing(place)) {
+        let Some(url) = url(place) else { continue };
         let (storage, look) = Storage::open(url)?;
         all.push(Place::Storage(storage));
         looks.push(look);
@@ -206,12 +202,26 @@ fn places(arguments: &UiArgs, directories: &[PathBuf]) -> Result<Opened, UiError
     Ok((all, looks))
 }
 
+/// The directory that a place is, if it is one here.
+fn directory(place: &Path) -> Option<&Path> {
+    match url(place) {
+        Some(url) => url.strip_prefix("file://").map(Path::new),
+        None => Some(place),
+    }
+}
+
+/// Whether a place is a directory that does not exist. A storage that does not exist would be made.
+fn is_missing(place: &Path) -> bool {
+    directory(place).is_some_and(|directory| !directory.is_dir())
+}
+
 /// The URL of a storage, if a place is one.
 fn url(place: &Path) -> Option<&str> {
     place.to_str().filter(|text| text.contains("://"))
 }
 
-/// The directories that were named, which must exist. If no place was named: `.pawl`, which the first run creates, and
+/// The directories that were named, and those of storages that are missing, of which the list of jobs says so: at least
+/// one place must exist. If no place was named: `.pawl`, which the first run creates, and
 /// nothing where users log in, who may see what the API server shows them.
 fn existing(arguments: &UiArgs) -> Result<Vec<PathBuf>, UiError> {
     #[cfg(feature = "cluster")]
@@ -221,11 +231,11 @@ fn existing(arguments: &UiArgs) -> Result<Vec<PathBuf>, UiError> {
     if arguments.places.is_empty() {
         return Ok(vec![PathBuf::from(DEFAULT)]);
     }
-    let named: Vec<PathBuf> = arguments.places.iter().filter(|place| url(place).is_none()).cloned().collect();
-    match named.iter().find(|directory| !directory.is_dir()) {
-        Some(missing) => Err(UiError::NoDirectory(missing.clone())),
-        None => Ok(named),
+    if let Some(missing) = arguments.places.first().filter(|_| arguments.places.iter().all(|place| is_missing(place))) {
+        return Err(UiError::NoDirectory(directory(missing).unwrap_or(missing).to_owned()));
     }
+    let shown = arguments.places.iter().filter(|place| url(place).is_none() || is_missing(place));
+    Ok(shown.filter_map(|place| directory(place)).map(Path::to_owned).collect())
 }
 
 /// What everyone who can reach `address` can do.

@@ -286,6 +286,17 @@ fn signals_end_it_and_bad_arguments_are_named() {
 }
 
 #[test]
+fn a_place_that_does_not_exist_hides_no_other_one() {
+    let scene = Scene::new();
+    record(&scene, "runs/one", "one", &finished("Accepted", "1.5"));
+    let ui = serve(&scene, &["nowhere", "file:///nowhere/models", "runs"]);
+    let list = ui.get("/").2;
+    for part in ["/jobs/one\"", "nowhere: no such directory", "/nowhere/models: no such directory"] {
+        assert!(list.contains(part), "{part}: {list}");
+    }
+}
+
+#[test]
 fn the_copies_of_a_storage_are_deleted_at_the_end() {
     let scene = Scene::new();
     record(&scene, "models/toy/.pawl/_records", "toy", &finished("Accepted", "1.5"));

@@ -179,6 +179,7 @@ fn judged<'a>(jobs: &'a [&Listed]) -> impl Iterator<Item = (&'a Listed, &'a Judg
 
 #[cfg(test)]
 mod tests {
+    use super::super::list::Looked;
     use super::*;
     use crate::jobs::Entry;
     use serde_json::{Value, json};
@@ -221,8 +222,10 @@ mod tests {
         ]
     }
 
+    static NOWHERE: Looked = Looked { places: Vec::new(), instead: Vec::new() };
+
     fn shown<'a>(jobs: &'a [Listed], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems: &[] }
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems: &[], looked: &NOWHERE }
     }
 
     #[test]

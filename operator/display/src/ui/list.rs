@@ -5,6 +5,7 @@ use super::query::{Column, Query, STAGES};
 use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
 use crate::report::displayable;
+use crate::shell::quoted;
 use crate::url::encode;
 use crate::verdict::{Tone, stage_tone};
 use jiff::Timestamp;
@@ -19,6 +20,17 @@ pub struct Shown<'a> {
     pub total: usize,
     /// What could not be read, and why.
     pub problems: &'a [String],
+    /// Where jobs were looked for, if there are none.
+    pub looked: &'a Looked,
+}
+
+/// Where jobs were looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Directories, storages, namespaces.
+    pub places: Vec<String>,
+    /// Directories near these that have jobs, or had some.
+    pub instead: Vec<String>,
 }
 
 /// The page. `can_log_out`: whether the user has a session that they can end.
@@ -61,8 +73,9 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
         @for problem in shown.problems { p.notice { (problem) } }
         @if shown.jobs.is_empty() {
             @if shown.total == 0 {
+                (elsewhere(shown.looked))
                 p {
-                    "There are no jobs yet. Start one with " code { "pawl run FILE" } ", in a cluster with "
+                    "Start a job with " code { "pawl run FILE" } ", in a cluster with "
                     code { "kubectl apply -f FILE" } "."
                 }
             } @else {
@@ -77,6 +90,17 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
                 div.wide role="region" aria-label="Jobs" tabindex="0" { (table(&shown.jobs, query)) }
                 p { button { "Compare the selected jobs" } }
             }
+        }
+    }
+}
+
+/// Where there are no jobs, and where there may be some.
+fn elsewhere(looked: &Looked) -> Markup {
+    html! {
+        p { "There are no jobs yet" @if !looked.places.is_empty() { " in " (looked.places.join(", ")) } "." }
+        @if !looked.instead.is_empty() {
+            p { "Jobs may be in these directories below:" }
+            ul { @for directory in &looked.instead { li { code { "pawl ui " (quoted(directory)) } } } }
         }
     }
 }
@@ -168,8 +192,10 @@ mod tests {
         Listed::new(entry, Timestamp::from_second(0).ok())
     }
 
+    static NOWHERE: Looked = Looked { places: Vec::new(), instead: Vec::new() };
+
     fn shown<'a>(jobs: &'a [Listed], problems: &'a [String], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems }
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems, looked: &NOWHERE }
     }
 
     #[test]
@@ -233,7 +259,12 @@ mod tests {
     #[test]
     fn an_empty_list_says_what_to_do() {
         let query = Query { text: "nothing".to_owned(), ..Query::default() };
-        assert!(page(&shown(&[], &[], &query), &query, "", false).contains("pawl run FILE"));
+        let (places, instead) = (vec!["/runs".to_owned()], vec!["/runs/<a b>/.pawl".to_owned()]);
+        let looked = Looked { places, instead };
+        let text = page(&Shown { looked: &looked, ..shown(&[], &[], &query) }, &query, "", false);
+        for part in ["pawl run FILE", "no jobs yet in /runs.", "pawl ui '/runs/&lt;a b&gt;/.pawl'"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
         let jobs = [listed("toy", json!({}))];
         let text = fragment(&shown(&jobs, &[], &query), &query);
         assert!(text.contains("None of the 1 jobs matches") && text.contains(r#"href="/""#), "{text}");

@@ -6,10 +6,11 @@ use crate::commands::source::{has_stopped, states};
 use crate::commands::status::JobResult;
 use jiff::Timestamp;
 use pawl_display::jobs::Entry;
+use pawl_display::ui::list::Looked;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::evidence::gather;
 use pawl_local::state::document::Document;
-use pawl_local::state::{StateDir, StateError, records};
+use pawl_local::state::{DEFAULT_ROOT, StateDir, StateError, records};
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -103,6 +104,9 @@ impl Library {
                 continue;
             }
             match states(directory) {
+                Ok(_) if !directory.is_dir() && directory != Path::new(DEFAULT_ROOT) => {
+                    problems.push(format!("{}: no such directory", directory.display()));
+                }
                 Ok(states) => found.extend(states),
                 Err(error) => problems.push(format!("{}: {error}", directory.display())),
             }
@@ -154,6 +158,15 @@ impl Source for Library {
     fn revision(&self) -> String {
         self.look(&mut self.known()).revision
     }
+
+    fn looked(&self) -> Looked {
+        let place = |directory: &PathBuf| {
+            std::path::absolute(directory).unwrap_or_else(|_| directory.clone()).display().to_string()
+        };
+        let places = self.directories.iter().map(place).collect();
+        let instead = self.directories.iter().flat_map(|directory| below(directory)).take(NAMED);
+        Looked { places, instead: instead.map(|directory| directory.display().to_string()).collect() }
+    }
 }
 
 impl Origin for StateDir {
@@ -171,6 +184,20 @@ impl Origin for StateDir {
         let recorded = records::document(self)?;
         Ok(document(&JobResult::new(self, &recorded), false))
     }
+}
+
+/// Directories that are named where there are no jobs, and entries of a directory among which these are looked for.
+const NAMED: usize = 8;
+const LOOKED_AT: usize = 1000;
+
+/// The default directories of jobs in `directory`, and in the directories in it, in order.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let inside = fs::read_dir(directory).into_iter().flatten().flatten().take(LOOKED_AT).map(|entry| entry.path());
+    let usual = |path: PathBuf| path.join(DEFAULT_ROOT);
+    let mut found: Vec<PathBuf> =
+        inside.chain([directory.to_owned()]).map(usual).filter(|path| path.is_dir()).collect();
+    found.sort();
+    found
 }
 
 /// The job in `state`; `None` when it was deleted in the meantime.
@@ -251,6 +278,23 @@ mod tests {
             assert_ne!(first.jobs[0].origin.revision().unwrap(), of_job);
             fs::remove_file(records.join("attempts/one-1.jsonl")).unwrap();
         }
+    }
+
+    #[test]
+    fn places_without_jobs_are_named_and_those_below_that_have_some() {
+        let directory = tempfile::tempdir().unwrap();
+        let (parent, missing) = (directory.path().to_owned(), directory.path().join("none"));
+        write(&parent.join("a/.pawl/toy"), "toy", "Complete").unwrap();
+        fs::create_dir(parent.join("b")).unwrap();
+        let library = Library::new(vec![parent.clone(), missing.clone()]);
+        let found = library.read();
+        assert!(found.jobs.is_empty());
+        assert_eq!(found.problems, [format!("{}: no such directory", missing.display())]);
+        let looked = library.looked();
+        assert_eq!(looked.places, [parent.display().to_string(), missing.display().to_string()]);
+        assert_eq!(looked.instead, [parent.join("a/.pawl").display().to_string()]);
+        let found = Library::new(vec![missing, parent.join("a/.pawl")]).read();
+        assert_eq!((found.jobs.len(), found.problems.len()), (1, 1), "one that is missing hides no other one");
     }
 
     #[test]

@@ -45,7 +45,8 @@ impl View {
             Self::Jobs { sources, query, fragment } => {
                 let catalog = sources.read();
                 let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
-                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
+                let looked = sources.looked(&catalog);
+                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, looked: &looked };
                 let html = fragment(&shown, query);
                 Look::Changed(Update { revision: catalog.revision, html })
             }

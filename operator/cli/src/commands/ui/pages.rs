@@ -80,7 +80,8 @@ async fn selected(
     read(move || {
         let catalog = viewer.sources.read();
         let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
-        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems };
+        let looked = viewer.sources.looked(&catalog);
+        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, looked: &looked };
         Ok(Html(page(&shown, &query, &catalog.revision)))
     })
     .await

@@ -5,6 +5,7 @@ use super::action::Action;
 use crate::commands::kubectl::error::ClusterError;
 use pawl_contract::record::FOLDER;
 use pawl_display::report::evidence::Evidence;
+use pawl_display::ui::list::Looked;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::StateError;
 use std::collections::HashSet;
@@ -111,6 +112,11 @@ pub trait Source: Send + Sync {
     fn elsewhere(&self) -> Option<String> {
         None
     }
+
+    /// Where jobs are looked for.
+    fn looked(&self) -> Looked {
+        Looked { places: self.elsewhere().into_iter().collect(), instead: Vec::new() }
+    }
 }
 
 /// All jobs that a viewer may see.
@@ -129,6 +135,16 @@ impl Sources {
     /// Where jobs are besides directories.
     pub fn elsewhere(&self) -> impl Iterator<Item = String> + '_ {
         self.all.iter().filter_map(|source| source.elsewhere())
+    }
+
+    /// Where jobs are looked for, if `catalog` has none.
+    pub fn looked(&self, catalog: &Catalog) -> Looked {
+        let mut all = Looked::default();
+        for looked in self.all.iter().filter(|_| catalog.jobs.is_empty()).map(|source| source.looked()) {
+            all.places.extend(looked.places);
+            all.instead.extend(looked.instead);
+        }
+        all
     }
 
     /// Ends the updates of all pages of the viewer, who has logged out.
