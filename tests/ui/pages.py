@@ -161,6 +161,7 @@ def pasted(scene: Scene) -> None:
 
 def compared(scene: Scene) -> None:
     page = scene.open("/?q=o&sort=name")
+    expect(page.get_by_role("button", name="Compare the selected jobs")).to_be_disabled()
     for name in ["toy", "other"]:
         page.get_by_role("checkbox", name=f"Compare {name}", exact=True).press("Space")
     page.get_by_role("button", name="Compare the selected jobs").press("Enter")

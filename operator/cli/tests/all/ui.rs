@@ -286,6 +286,21 @@ fn signals_end_it_and_bad_arguments_are_named() {
 }
 
 #[test]
+fn jobs_that_have_the_name_that_was_asked_for_are_linked() {
+    let scene = Scene::new();
+    for directory in ["a/one", "b/one"] {
+        record(&scene, directory, "one", &finished("Accepted", "1.5"));
+    }
+    let ui = serve(&scene, &["a", "b"]);
+    let (code, _, text) = ui.get("/jobs/one");
+    assert_eq!(code, 404, "{text}");
+    for part in ["2 jobs have this name", r#"href="/jobs/one%40a%2Fone""#, r#"href="/jobs/one%40b%2Fone""#] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(ui.get("/jobs/one%40a%2Fone").2.contains("<title>one@a/one"), "the place is in the title");
+}
+
+#[test]
 fn a_place_that_does_not_exist_hides_no_other_one() {
     let scene = Scene::new();
     record(&scene, "runs/one", "one", &finished("Accepted", "1.5"));

@@ -37,14 +37,15 @@ pub fn render(evidence: &Evidence) -> String {
                 title { (evidence.name()) " · Pawl" }
                 style { (PreEscaped(STYLE)) }
             }
-            body { main { (content(evidence)) } }
+            body { main { (content(evidence, None)) } }
         }
     };
     displayable(page) + "\n"
 }
 
-/// The content of the page: name and key numbers, then a section for each kind of evidence.
-pub fn content(evidence: &Evidence) -> Markup {
+/// The content of the page: name and key numbers, then a section for each kind of evidence. `place` tells the job from
+/// others of its name.
+pub fn content(evidence: &Evidence, place: Option<&str>) -> Markup {
     let sections = [
         (paste::title(evidence), paste::section(evidence)),
         ("Speedup, phase by phase", waterfall(evidence)),
@@ -59,7 +60,7 @@ pub fn content(evidence: &Evidence) -> Markup {
         ("Launches", tables::launches(evidence)),
     ];
     html! {
-        (header(evidence))
+        (header(evidence, place))
         @for (title, content) in &sections {
             @if let Some(content) = content { section { h2 { (title) } (content) } }
         }
@@ -87,7 +88,7 @@ fn waterfall(evidence: &Evidence) -> Option<Markup> {
 }
 
 /// Name, stage and key numbers.
-fn header(evidence: &Evidence) -> Markup {
+fn header(evidence: &Evidence, place: Option<&str>) -> Markup {
     let status = &evidence.status;
     let class = stage_tone(status.stage).class();
     let workload = &evidence.job.spec.workload;
@@ -97,7 +98,7 @@ fn header(evidence: &Evidence) -> Markup {
     let plural = if ranks == 1 { "" } else { "s" };
     html! {
         header {
-            h1 { (evidence.name()) " " span.badge.(class) { (status.stage) } }
+            h1 { (evidence.name()) " " @if let Some(place) = place { span.muted { "@" (place) } " " } span.badge.(class) { (status.stage) } }
             p.muted {
                 "workload " (workload) " on " (ranks) " " (device) (plural) (started(status.start_time.as_deref()))
             }

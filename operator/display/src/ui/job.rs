@@ -32,7 +32,7 @@ pub fn page(key: &str, evidence: &Evidence, besides: &Besides, revision: &str) -
         }
         p { a href={ (address(key)) "/status.json" } { "The status as JSON" } }
     };
-    whole(evidence.name(), Scripts::Charts, &content)
+    whole(key, Scripts::Charts, &content)
 }
 
 /// The live part of the page.
@@ -48,11 +48,16 @@ fn content(key: &str, evidence: &Evidence, besides: &Besides) -> Markup {
         @if let Some(doing) = doing(evidence, besides.stopped) { p.now[!besides.stopped] { (doing) } }
         @for note in &besides.notes { p.muted { (note) } }
         @if let Some(actions) = &besides.actions { (actions.render(key, &evidence.job)) }
-        (report(evidence))
+        (report(evidence, place(key, evidence)))
         @if begun(&evidence.job.spec, &evidence.status).next().is_some() {
             p { a href={ (address(key)) "/search" } { "The search alone: sort and select its trials" } }
         }
     }
+}
+
+/// The place of a job that has its name in common with others, from its key.
+fn place<'a>(key: &'a str, evidence: &Evidence) -> Option<&'a str> {
+    key.strip_prefix(evidence.name())?.strip_prefix('@')
 }
 
 /// The current activity, the progress, and when the training will probably end; `None` for a job that has ended or is
@@ -124,6 +129,16 @@ mod tests {
         assert!(text.contains(r#"<p class="now">Stopped: repeat its command"#), "{text}");
         assert!(text.contains("when it stopped · 0/0 phases evaluated · training · 41%"), "{text}");
         assert!(!text.contains("ends about") && text.matches(r#"class="now""#).count() == 1, "{text}");
+    }
+
+    #[test]
+    fn a_job_whose_name_others_have_is_titled_with_its_place() {
+        let evidence = evidence("toy", json!({"stage": "Complete"}), json!([]));
+        let text = page("toy@runs/toy", &evidence, &Besides::default(), "r1");
+        assert!(text.contains("<title>toy@runs/toy · Pawl</title>"), "{text}");
+        assert!(text.contains(r#"<h1>toy <span class="muted">@runs/toy</span> <span"#), "{text}");
+        let text = page("toy", &evidence, &Besides::default(), "r1");
+        assert!(text.contains("<title>toy · Pawl</title>") && text.contains("<h1>toy <span class=\"badge"), "{text}");
     }
 
     #[test]

@@ -88,10 +88,20 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
             }
             form action="/compare" method="get" {
                 div.wide role="region" aria-label="Jobs" tabindex="0" { (table(&shown.jobs, query)) }
-                p { button { "Compare the selected jobs" } }
+                p { button data-least="2" { "Compare the selected jobs" } }
             }
         }
     }
+}
+
+/// A page that links the jobs with these keys, one of which was perhaps meant.
+pub fn choice(title: &str, message: &str, keys: &[String]) -> String {
+    let content = html! {
+        h1 { (title) }
+        p { (message) }
+        ul { @for key in keys { li { a href=(address(key)) { (key) } } } }
+    };
+    whole(title, Scripts::Live, &content)
 }
 
 /// Where there are no jobs, and where there may be some.

@@ -61,7 +61,7 @@ impl Column {
             Self::Name => "Job",
             Self::State => "State",
             Self::Speedup => "Speedup",
-            Self::Saved => "Net saved",
+            Self::Saved => "Net saved of baseline time",
             Self::Phases => "Phases accepted",
             Self::Started => "Started",
             Self::Changed => "Last change",

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 /// The page of the job with this key.
 pub fn page(key: &str, evidence: &Evidence, order: &Order, revision: &str) -> String {
-    let title = format!("Search of {}", evidence.name());
+    let title = format!("Search of {key}");
     let events = format!("{}/search/events?sort={}&from=", address(key), encode(&order.text()));
     let content = html! {
         h1 { (title) }

@@ -90,6 +90,19 @@ async function copy(text, result) {
 document.addEventListener("replaced", offerCopies);
 offerCopies();
 
+// A button that needs several jobs is enabled once these are selected. Without this script, the server says so.
+function enableButtons() {
+  for (const button of document.querySelectorAll("button[data-least]")) {
+    button.disabled = button.form.querySelectorAll("input:checked").length < Number(button.dataset.least);
+  }
+}
+
+document.addEventListener("replaced", enableButtons);
+document.addEventListener("change", enableButtons);
+// A page to which the browser goes back has its boxes as they were.
+window.addEventListener("pageshow", enableButtons);
+enableButtons();
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button?.dataset.dialog) document.getElementById(button.dataset.dialog)?.showModal();

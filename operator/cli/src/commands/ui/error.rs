@@ -10,6 +10,7 @@ use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
 use pawl_display::ui::query::QueryError;
 use pawl_display::ui::search::OrderError;
+use pawl_display::ui::list::choice;
 use pawl_display::ui::{compare, problem};
 use pawl_local::state::StateError;
 use tokio::task::JoinError;
@@ -28,8 +29,15 @@ pub enum PageError {
     Action(#[from] ActionError),
     #[error("job: {0} named: name 2 to {MOST_COMPARED}, as in /compare?job=A&job=B")]
     Number(usize),
-    #[error("job: \"{0}\": not in the list of jobs, or there are several of this name: choose it in the list")]
+    #[error("job: \"{0}\": not in the list of jobs: choose one there")]
     Unknown(String),
+    #[error("job: \"{name}\": {} jobs have this name: choose one of them", .keys.len())]
+    Several {
+        /// Their name.
+        name: String,
+        /// What addresses each of them.
+        keys: Vec<String>,
+    },
     #[error("{0}: not a page: choose a job in the list")]
     NoPage(String),
     #[error(transparent)]
@@ -67,7 +75,7 @@ impl PageError {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Query(_) | Self::Order(_) | Self::Number(_) | Self::Action(_) => StatusCode::BAD_REQUEST,
-            Self::Unknown(_) | Self::NoPage(_) => StatusCode::NOT_FOUND,
+            Self::Unknown(_) | Self::Several { .. } | Self::NoPage(_) => StatusCode::NOT_FOUND,
             Self::ReadOnly | Self::Token => StatusCode::FORBIDDEN,
             Self::Job(error) => of_job(error),
             #[cfg(feature = "cluster")]
@@ -129,6 +137,10 @@ impl IntoResponse for PageError {
             StatusCode::CONFLICT => "Not changed",
             _ => "Error",
         };
-        (self.status(), Html(problem(title, &self.to_string()))).into_response()
+        let page = match &self {
+            Self::Several { keys, .. } => choice(title, &self.to_string(), keys),
+            _ => problem(title, &self.to_string()),
+        };
+        (self.status(), Html(page)).into_response()
     }
 }

@@ -227,7 +227,12 @@ fn json(text: String) -> Response {
 
 /// The job with this key, which only selects from the list and is part of no path.
 fn origin(catalog: &Catalog, key: &str) -> Result<Arc<dyn Origin>, PageError> {
-    let found = catalog.find(key).ok_or_else(|| PageError::Unknown(key.to_owned()))?;
+    let Some(found) = catalog.find(key) else {
+        let of_this_name = catalog.jobs.iter().map(|found| &found.listed).filter(|job| job.name == key);
+        let keys: Vec<String> = of_this_name.map(|job| job.key.clone()).collect();
+        let name = key.to_owned();
+        return Err(if keys.is_empty() { PageError::Unknown(name) } else { PageError::Several { name, keys } });
+    };
     Ok(Arc::clone(&found.origin))
 }
 
