@@ -221,8 +221,8 @@ fn url(place: &Path) -> Option<&str> {
 }
 
 /// The directories that were named, and those of storages that are missing, of which the list of jobs says so: at least
-/// one place must exist. If no place was named: `.pawl`, which the first run creates, and
-/// nothing where users log in, who may see what the API server shows them.
+/// one place must exist. If no place was named: `.pawl`, which the first run creates, and nothing where users log in,
+/// who may see what the API server shows them.
 fn existing(arguments: &UiArgs) -> Result<Vec<PathBuf>, UiError> {
     #[cfg(feature = "cluster")]
     if arguments.cluster.login {

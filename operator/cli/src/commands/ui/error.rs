@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 #[cfg(feature = "cluster")]
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
+use pawl_display::ui::list::choice;
 use pawl_display::ui::query::QueryError;
 use pawl_display::ui::search::OrderError;
-use pawl_display::ui::list::choice;
 use pawl_display::ui::{compare, problem};
 use pawl_local::state::StateError;
 use tokio::task::JoinError;
