@@ -114,11 +114,8 @@ pub async fn run(
         }
         Rendezvous::Local => {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            let address = listener.local_addr()?.to_string();
-            let token_file = node.work_dir.join("token");
-            let token = Token::random()?;
-            files::write_secret(&token_file, token.secret()).map_err(|e| named(&token_file, e))?;
-            let shared = Shared::new(plan.clone(), &node, address, token_file)?;
+            let (token, token_file) = own_token(&node)?;
+            let shared = Shared::new(plan.clone(), &node, listener.local_addr()?.to_string(), token_file)?;
             (coordinate(&shared, &node, listener, token, &mut tasks)?, shared)
         }
     };
@@ -138,6 +135,14 @@ pub async fn run(
         recorder.finish(result.end, &result.message).await.into_iter().for_each(&observer);
     }
     Ok(result)
+}
+
+/// The token of an attempt without other nodes, and its file.
+fn own_token(node: &Node) -> Result<(Token, PathBuf), AgentError> {
+    let file = node.work_dir.join("token");
+    let token = Token::random()?;
+    files::write_secret(&file, token.secret()).map_err(|e| named(&file, e))?;
+    Ok((token, file))
 }
 
 /// How long the plan lets agents gather, if it says so.

@@ -57,6 +57,9 @@ pub enum Kind {
     RefusedByNode,
     /// An init container failed, so that its trainer will never run.
     InitFailed,
+    /// A signal ended an init container, so that its trainer will never run: where the pod is being deleted, that may be
+    /// why.
+    InitKilled,
     /// The kubelet could not find the container: its node was away, or the container was deleted before it was started.
     StateUnknown,
     /// Another reason, such as an image that cannot be pulled.
@@ -133,7 +136,8 @@ impl Hindrance {
             return Self::of_container(reason, message.unwrap_or_default());
         }
         let failed = format!("init container {name} exited with {exit_code}");
-        Self::new(Kind::InitFailed, &failed, message.unwrap_or(reason))
+        let kind = if exit_code > 128 { Kind::InitKilled } else { Kind::InitFailed };
+        Self::new(kind, &failed, message.unwrap_or(reason))
     }
 }
 

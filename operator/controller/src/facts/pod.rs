@@ -178,7 +178,8 @@ impl PodFacts {
 
     /// Whether it still waits for an init container that has failed.
     pub fn cannot_start(&self) -> bool {
-        self.waits_for().is_some_and(|problem| matches!(problem.kind, Kind::InitFailed | Kind::StateUnknown))
+        let over = |kind| matches!(kind, Kind::InitFailed | Kind::InitKilled | Kind::StateUnknown);
+        self.waits_for().is_some_and(|problem| over(problem.kind))
     }
 
     /// What keeps it from running, other than time.

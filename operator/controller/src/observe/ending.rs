@@ -134,14 +134,15 @@ fn deletion(pod: &PodFacts) -> Option<String> {
     }
 }
 
-/// Whether an init container failed in a pod that is being deleted, which ends init containers, too.
+/// Whether a signal ended an init container of a pod that is being deleted, which ends init containers, too. The Job
+/// controller deletes pods of which one failed by itself.
 fn init_was_ended(pod: &PodFacts) -> bool {
     let cause = match &pod.stand {
         Stand::Ended(end) => end.not_started(),
         Stand::Waiting { problem } => problem.as_ref(),
         Stand::Running => None,
     };
-    pod.deleting.is_some() && cause.is_some_and(|cause| cause.kind == Kind::InitFailed)
+    pod.deleting.is_some() && cause.is_some_and(|cause| cause.kind == Kind::InitKilled)
 }
 
 /// Whether no node has room for the pod, or its volume.

@@ -605,4 +605,11 @@ fn a_pod_that_is_deleted_while_its_init_container_runs_did_not_fail() {
         let state = end(by_kueue);
         assert!(matches!(state, AttemptState::Ended(Ending::Preempted | Ending::Disrupted(_))), "{state:?}");
     }
+    // One that failed by itself is deleted, too: by the Job controller.
+    let failed = Hindrance::of_init_container("fetch", 2, "Error", None);
+    let over = PodEnd { exit: None, cause: Cause::NotStarted(failed.clone()), ..PodEnd::default() };
+    for stand in [Stand::Ended(over), Stand::Waiting { problem: Some(failed) }] {
+        let AttemptState::Ended(Ending::Lost(message)) = end(all(gone(pod(0, stand)))) else { panic!("a disruption") };
+        assert!(message.contains("init container fetch exited with 2"), "{message}");
+    }
 }

@@ -39,7 +39,7 @@ impl Identity {
     }
 }
 
-/// What is kept beside the manifest, in [`file`].
+/// What is kept beside the manifest, in [`file()`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
     /// Of which command.
