@@ -134,7 +134,8 @@ impl Compared {
 }
 
 /// Two jobs beside each other: in what their manifests differ, how they ended, their verdicts, their settings, their
-/// trainings, and what they were measured with. A row that differs begins with `≠`. Lines are truncated to `width` columns if given.
+/// trainings, and what they were measured with. A row that differs begins with `≠`. Lines are truncated to `width`
+/// columns if given.
 pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
     let entries = [a, b];
     let mut names = names(&entries).into_iter();
@@ -153,8 +154,8 @@ pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
     lay_out(&lines, width)
 }
 
-/// In what the manifests of jobs differ, how they ended, their verdicts, settings, trainings and costs, what at least one of them has, and in what else they
-/// were measured with they differ.
+/// In what the manifests of jobs differ, how they ended, their verdicts, settings, trainings and costs, what at least
+/// one of them has, and in what else they were measured with they differ.
 pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     let statuses: Vec<TrainingJobStatus> = entries.iter().map(|entry| plain(entry.status)).collect();
     let row = |name: &str, value: &dyn Fn(&TrainingJobStatus) -> Option<String>| {

@@ -18,7 +18,7 @@ pub struct Part {
     pub own: Vec<String>,
 }
 
-/// What is read here of the [`file`].
+/// What is read here of the [`file()`].
 #[derive(Deserialize)]
 struct Kept {
     parts: Vec<Part>,

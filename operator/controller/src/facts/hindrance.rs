@@ -57,8 +57,8 @@ pub enum Kind {
     RefusedByNode,
     /// An init container failed, so that its trainer will never run.
     InitFailed,
-    /// A signal ended an init container, so that its trainer will never run: where the pod is being deleted, that may be
-    /// why.
+    /// A signal ended an init container, so that its trainer will never run: where the pod is being deleted, that may
+    /// be why.
     InitKilled,
     /// The kubelet could not find the container: its node was away, or the container was deleted before it was started.
     StateUnknown,

@@ -84,7 +84,7 @@ impl Offline {
         let summary = Value::from(records::summary(run, &rows)).to_string();
         pawl_durable::write(&files.join("wandb-summary.json"), summary.as_bytes())?;
         match fs::remove_file(directory.join(format!("run-{id}.wandb.synced"))) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => pawl_durable::write(&path, &content),
         }
     }
