@@ -192,7 +192,7 @@ def manifest_of(fragment, path):
     if last == "spec" and "command" in at[last].get("workload", {}):
         at[last]["workload"].pop("name", None)
     # A fragment may be of any workload: with another image, what the built-in ones refuse are warnings.
-    spec.setdefault("trainer", {}).setdefault("image", "fragment")
+    job["spec"].setdefault("trainer", {}).setdefault("image", "fragment")
     return job
 
 

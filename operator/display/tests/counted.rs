@@ -46,7 +46,7 @@ impl Random {
 fn job() -> TrainingJob {
     let phase = json!({"name": "compile", "settings": {"compile": "Graph"}});
     let spec = json!({"workload": {"name": "ups"}, "phases": [phase]});
-    serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).unwrap()
+    serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).expect("a job")
 }
 
 /// How many marks the page of a job has: filled and hollow dots, and disturbed pairs that count.
