@@ -23,7 +23,7 @@ pub static VERSION: LazyLock<String> = LazyLock::new(|| {
     build(&Build { version: env!("CARGO_PKG_VERSION").to_owned(), features })
 });
 
-/// What `--version` prints; `verbose`: a line each for the commit, if the build was told it (`PAWL_COMMIT`, as releases
+/// What `--version` prints; `verbose`: a line each for the commit, if the build knows it (`PAWL_COMMIT`, as releases
 /// are), the target, and the features.
 pub fn text(verbose: bool) -> String {
     if !verbose {

@@ -418,14 +418,14 @@ mod tests {
             assert!(!pod.cannot_start(), "{pod:?}");
             pod.waits_for().map(|problem| (problem.reason.clone(), problem.text.clone()))
         };
-        let told = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
+        let problem = |reason: &str, text: &str| Some((reason.to_owned(), text.to_owned()));
         assert_eq!(
             waiting("fetch", "ErrImagePull", "no such image"),
-            told("ErrImagePull", "ErrImagePull: init container fetch: no such image")
+            problem("ErrImagePull", "ErrImagePull: init container fetch: no such image")
         );
         assert_eq!(
             waiting("proxy", "CrashLoopBackOff", "back-off 10s"),
-            told("CrashLoopBackOff", "CrashLoopBackOff: init container proxy: back-off 10s")
+            problem("CrashLoopBackOff", "CrashLoopBackOff: init container proxy: back-off 10s")
         );
         assert_eq!(waiting("fetch", "PodInitializing", ""), None);
     }

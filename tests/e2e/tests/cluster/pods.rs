@@ -42,11 +42,11 @@ fn an_init_container_that_fails_is_named_with_its_exit_code() {
             job["spec"]["trainer"]["podTemplate"] =
                 json!({"initContainers": [container("fetch", json!(["/bin/pawl", "nonsense"]))]});
         }));
-        let told = |job: &TrainingJob| {
+        let is_named = |job: &TrainingJob| {
             let mut messages = status(job).conditions.iter().map(|condition| condition.message.as_str());
             messages.any(|message| message.contains("init container fetch exited with 2"))
         };
-        let seen = |job: &TrainingJob| job.status.is_some() && told(job);
+        let seen = |job: &TrainingJob| job.status.is_some() && is_named(job);
         scene.job_until("before", "to name its init container", Duration::from_secs(90), seen).await;
     });
 }

@@ -292,23 +292,20 @@ fn explained(error: &object_store::Error) -> (String, &'static str, bool) {
 
 /// The remedy of an error of an object store, with the variables that its scheme reads; starts with a colon.
 fn access(url: &str) -> &'static str {
+    macro_rules! with {
+        ($variables:literal) => {
+            concat!(
+                ": check the network and the credentials, which need permission to write, read, list and delete there (",
+                $variables,
+                ", or workload identity)"
+            )
+        };
+    }
     match url.split_once("://") {
-        Some(("s3", _)) => {
-            ": check the network and the credentials, which need permission to write, read, list and delete there \
-             (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or workload identity)"
-        }
-        Some(("gs", _)) => {
-            ": check the network and the credentials, which need permission to write, read, list and delete there \
-             (GOOGLE_SERVICE_ACCOUNT, or workload identity)"
-        }
-        Some(("az", _)) => {
-            ": check the network and the credentials, which need permission to write, read, list and delete there \
-             (AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or workload identity)"
-        }
-        Some(("abfss", _)) => {
-            ": check the network and the credentials, which need permission to write, read, list and delete there \
-             (AZURE_STORAGE_ACCOUNT_KEY, or workload identity)"
-        }
+        Some(("s3", _)) => with!("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        Some(("gs", _)) => with!("GOOGLE_SERVICE_ACCOUNT"),
+        Some(("az", _)) => with!("AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+        Some(("abfss", _)) => with!("AZURE_STORAGE_ACCOUNT_KEY"),
         _ => "",
     }
 }
