@@ -180,8 +180,8 @@ mod tests {
         "spec.workload.config.data.directroy: /x is not a field: did you mean directory? Choose one of "
     )]
     #[case::patch(
-        json!({"settings": {"batchPerGpu": 2, "workload": {"pears": 1}}}),
-        "spec.settings.workload.pears: 1 is not a field: did you mean pairs? Choose one of "
+        json!({"settings": {"batchPerGpu": 2, "workload": {"pair": 1}}}),
+        "spec.settings.workload.pair: 1 is not a field: did you mean pairs? Choose one of "
     )]
     #[case::phase(
         json!({"phases": [{"name": "b", "settings": {"batchPerGpu": 4}},

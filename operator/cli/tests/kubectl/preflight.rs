@@ -187,7 +187,8 @@ fn what_the_user_may_not_see_or_try_is_unknown_and_names_the_right() {
     ] {
         assert!(unknown.contains(&format!("you may not {right}")), "{right}: {unknown}");
     }
-    assert!(findings(&printed, "Note")[0].contains("the chart's defaults"), "{}", printed.out);
+    let notes = findings(&printed, "Note").join("\n");
+    assert!(notes.contains("the chart's defaults"), "{notes}");
     let tried: Vec<_> = api.asked().into_iter().filter(|asked| asked.query.contains("dryRun=All")).collect();
     assert!(tried.iter().all(|asked| asked.path == JOBS), "nothing is tried without the right: {tried:?}");
 }

@@ -38,7 +38,7 @@ fn jobs_of_the_cluster_are_beside_those_that_ran_here() {
     std::fs::write(program.path().join(".pawl/here/status.json"), here.to_string()).unwrap();
     let ui = serve(&program, &[]);
     let (code, _, page) = ui.get("/");
-    assert!(code == 200 && page.contains("/jobs/toy\"") && page.contains("<td>team</td>"), "{page}");
+    assert!(code == 200 && page.contains("/jobs/toy\"") && page.contains(r#"data-name="Where">team</td>"#), "{page}");
     assert!(page.contains("/jobs/here\""), "{page}");
     let (code, _, page) = ui.get("/jobs/toy");
     assert!(code == 200 && page.contains("phase-compile") && page.contains("1.50×"), "{page}");
