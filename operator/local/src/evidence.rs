@@ -4,15 +4,17 @@ use crate::state::attempts::AttemptRecord;
 use crate::state::document::Document;
 use crate::state::{StateDir, StateError, attempts, events, records, write_atomic};
 use crate::tuned;
+use pawl_api::TrainingJob;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::provenance::Provenance;
+use pawl_contract::record::Launched;
 use pawl_contract::report::Report;
 use pawl_display::provenance::MeasuredWith;
 use pawl_display::report;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::summary::Places;
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 /// Reads the evidence in `state`.
 ///
@@ -22,6 +24,7 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     let (document, recorded) = records::read(state)?;
     let mut launches: Vec<_> = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
     let mut measured_with: Vec<_> = recorded.iter().filter_map(MeasuredWith::recorded).collect();
+    let kept = kept(state, &document.job);
     for record in attempts::load(state)? {
         let reports = attempts::reports(state, &record);
         measured_with.extend(of_attempt(state, &record, &reports));
@@ -29,7 +32,11 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
         for report in &reports {
             if let Some(&plan) = plans.get(report.launch.as_str()) {
-                launches.push(FinishedLaunch::reported(&record.plan.attempt, plan, report));
+                let launch = FinishedLaunch::reported(&record.plan.attempt, plan, report);
+                launches.push(match kept.get(&report.launch) {
+                    Some(launched) => launch.with_record(launched),
+                    None => launch,
+                });
             }
         }
     }
@@ -39,6 +46,18 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     let accepted = status.effective_settings.as_ref().unwrap_or(&job.spec.settings);
     let command = tuned::command(state, &job, accepted);
     Ok(Evidence::new(job, status, events, launches).with(measured_with).with_command(command))
+}
+
+/// What the records in the job's storage have of launches that ran here, by the names of these. Nothing of a storage
+/// that is no directory here or cannot be read: the reports of the launches have the first and the newest evaluation.
+fn kept(state: &StateDir, job: &TrainingJob) -> HashMap<String, Launched> {
+    let storage = match pawl_decision::storage::location(job) {
+        None => Some(state.checkpoints()),
+        Some(url) => url.strip_prefix("file://").map(PathBuf::from),
+    };
+    let recorded = storage.and_then(|storage| records::load(&StateDir::found_in(&storage)).ok()).unwrap_or_default();
+    let launches = recorded.into_iter().flat_map(|record| record.launches);
+    launches.map(|launched| (launched.report.launch.clone(), launched)).collect()
 }
 
 /// What the attempts in `state` were measured with, oldest first, as far as that is known.

@@ -100,6 +100,22 @@ fn curves_are_data_that_a_chart_is_drawn_from() {
 }
 
 #[test]
+fn the_curves_of_a_job_that_ran_here_have_all_its_evaluations() {
+    let scene = Scene::new();
+    scene.write_job(|job| {
+        job["spec"]["phases"] = json!([]);
+        job["spec"]["workload"]["config"]["stepSeconds"] = json!(0.002);
+        job["spec"]["train"]["evalEvery"] = json!(8000);
+    });
+    let output = scene.output(&["run", "job.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}\n{}", stdout(&output), stderr(&output));
+    let ui = serve(&scene, &[]);
+    let curves: Value = serde_json::from_str(&ui.get("/jobs/toy/curves.json").2).unwrap();
+    let drawn = curves["charts"][1]["series"][0]["items"].as_array().unwrap();
+    assert!(drawn.len() > 3, "{drawn:?}");
+}
+
+#[test]
 fn a_search_has_a_page_with_its_trials_in_an_order() {
     let scene = Scene::new();
     let parameters = json!([{"name": "batchPerGpu", "min": "1", "max": "64"}]);

@@ -61,17 +61,22 @@ impl FinishedLaunch {
         }
     }
 
-    /// The launches of an attempt, from the record in the job's storage. Of a training, its curve has more points than
-    /// that of the report.
+    /// The launches of an attempt, from the record in the job's storage.
     pub fn recorded(record: &Record) -> Vec<Self> {
         let finished = |launched: &Launched| {
             let plan = record.planned().find(|plan| plan.launch == launched.report.launch)?;
-            let finer = plan.kind == LaunchKind::Train && launched.curve.len() > launched.report.losses.len();
-            let losses = if finer { launched.curve.clone() } else { launched.report.losses.clone() };
-            let reported = Self::reported(&record.begun.attempt, plan, &launched.report);
-            Some(Self { losses, evaluations: launched.evaluations.clone(), ..reported })
+            Some(Self::reported(&record.begun.attempt, plan, &launched.report).with_record(launched))
         };
         record.launches.iter().filter_map(finished).collect()
+    }
+
+    /// The launch with what its record has beyond its report: all evaluations and, of a training, more points of its
+    /// curve.
+    #[must_use]
+    pub fn with_record(self, launched: &Launched) -> Self {
+        let finer = self.kind == LaunchKind::Train && launched.curve.len() > self.losses.len();
+        let losses = if finer { launched.curve.clone() } else { self.losses };
+        Self { losses, evaluations: launched.evaluations.clone(), ..self }
     }
 
     /// A launch from the evidence in the status.
