@@ -9,6 +9,10 @@ use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Dispatches on the name of the program: a link is enough for kubectl to find the plugin.
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
