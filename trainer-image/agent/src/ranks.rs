@@ -377,8 +377,8 @@ impl Ranks {
         }
     }
 
-    /// After the ranks have ended: sets aside what they wrote when they were superseded, or had diverged. Returns what
-    /// the user is told.
+    /// After the ranks have ended: sets aside what they wrote when they were superseded, or had diverged. Returns a
+    /// warning for the user.
     pub(crate) fn set_aside(&self, shared: &Shared, launch: &LaunchPlan) -> Option<String> {
         if self.fence.as_ref().is_some_and(|fence| fence.set_aside() || !fence.is_newest()) {
             // The checkpoints are another gang's.

@@ -331,7 +331,7 @@ impl Saver {
 
     /// On rank 0, after the last save of a training that has diverged after `items`: deletes what was saved since then.
     /// The report of the divergence may be lost, and nothing in a checkpoint says that it is damaged. Errors are
-    /// logged: the next launch deletes it if it is told to.
+    /// logged: the next launch deletes it if its plan says so.
     pub fn discard_after(&mut self, items: u64) {
         let Some(writer) = &self.writer else { return };
         if let Err(error) = writer.discard_after(Some(items)) {

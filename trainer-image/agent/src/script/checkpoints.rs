@@ -174,7 +174,7 @@ impl Checkpoints {
         Ok(names)
     }
 
-    /// As [`Self::set_aside`]; returns what the user is told, if anything was moved.
+    /// As [`Self::set_aside`]; returns a warning for the user, if anything was moved.
     ///
     /// # Errors
     /// Why it could not be moved.

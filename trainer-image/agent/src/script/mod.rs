@@ -260,7 +260,7 @@ impl Script {
     }
 
     /// After the ranks of a training that has diverged after `items` have ended: sets aside what was written since
-    /// then, which may be damaged. The report of the divergence may be lost. Returns what the user is told.
+    /// then, which may be damaged. The report of the divergence may be lost. Returns a warning for the user.
     pub(crate) fn diverged(&self, launch: &LaunchPlan, items: u64) -> Option<String> {
         launch.checkpoint.as_ref().filter(|_| launch.kind == LaunchKind::Train)?;
         self.checkpoints(launch)?.set_damaged_aside(Some(items)).unwrap_or_else(Some)
@@ -377,7 +377,7 @@ impl Script {
 pub(crate) struct Resume {
     /// Path of the checkpoint that every rank resumes; `None`: the training begins.
     pub(crate) checkpoint: Option<String>,
-    /// What the user is told.
+    /// A warning for the user.
     pub(crate) warning: Option<String>,
     /// The epoch that agent 0 has claimed in the storage, if the script does not do so itself.
     pub(crate) epoch: Option<Epoch>,
