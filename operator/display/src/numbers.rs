@@ -59,6 +59,58 @@ pub fn percent_change(from: f64, to: f64) -> Option<String> {
     (change.is_finite() && change >= -100.0).then(|| format!("{change:+.1} %"))
 }
 
+/// A number with its sign and three significant digits, at most six decimals and no exponent; `0` if nothing is left.
+///
+/// ```
+/// use pawl_display::numbers::signed;
+///
+/// assert_eq!([0.012883, -1.67e-6, -4e-8].map(signed), ["+0.0129", "-0.000002", "0"]);
+/// ```
+pub fn signed(value: f64) -> String {
+    let text = format!("{value:+.*}", decimals(value));
+    if text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']) { text } else { "0".to_owned() }
+}
+
+/// A limit as a manifest has it: at most six decimals, without zeros at the end.
+///
+/// ```
+/// assert_eq!(pawl_display::numbers::limit(0.0125), "0.0125");
+/// ```
+pub fn limit(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Decimals for three significant digits, at most six.
+fn decimals(value: f64) -> usize {
+    (0..6).find(|decimals| value.abs() >= 10_f64.powi(2 - decimals)).unwrap_or(6) as usize
+}
+
+/// An interval of a speedup in words: as changes in percent near 1, such as `-4 % to +5 %`, and else as factors, such
+/// as `1.31 to 2.21`.
+///
+/// ```
+/// use pawl_display::numbers::span;
+///
+/// assert_eq!([span(0.96, 1.05), span(1.31, 2.21)], ["-4 % to +5 %", "1.31 to 2.21"]);
+/// assert_eq!(span(0.9979, 0.999), "-0.2 % to -0.1 %");
+/// ```
+pub fn span(lower: f64, upper: f64) -> String {
+    if !(lower > 0.5 && upper < 2.0) {
+        return format!("{lower:.2} to {upper:.2}");
+    }
+    let decimals = match upper - lower {
+        wide if wide >= 0.05 => 0,
+        wide if wide >= 0.001 => 1,
+        _ => 2,
+    };
+    let side = |bound: f64| {
+        let text = format!("{:+.decimals$} %", (bound - 1.0) * 100.0);
+        if text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']) { text } else { "0 %".to_owned() }
+    };
+    format!("{} to {}", side(lower), side(upper))
+}
+
 /// A number of bytes, such as `1.25 GiB`.
 pub fn bytes(value: u64) -> String {
     let text = Bytes::display(value);

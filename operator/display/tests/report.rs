@@ -412,19 +412,20 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 fn disturbed_pairs_are_marked_and_named() {
     let mut whole = evidence("");
     let page = render(&whole);
-    let unknown = "Whether other programs disturbed these pairs is not known (?).";
+    let unknown = "of these it is not known whether other programs disturbed them (?)";
     assert!(!page.contains("Disturbed") && page.contains(unknown));
     for launch in &mut whole.status.phases[0].launches {
         launch.measured.disturbance.other_cpu_share = "0.01".parse().ok();
     }
-    assert!(render(&whole).contains("No pair that counts was seen to be disturbed by other programs."));
+    assert!(render(&whole).contains("3 of 3 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval"));
     // All pairs: otherwise the disturbed ones do not count.
     for launch in &mut whole.status.phases[0].launches {
         launch.measured.disturbance.other_cpu_share = "0.41".parse().ok();
     }
     whole.status.bundle.as_mut().unwrap().speedup.as_mut().unwrap().disturbed = 1;
     let page = render(&whole);
-    for wanted in [">pair 2*<", "pair 3: other programs used the CPUs: 41 %.", "3 (1 disturbed) pairs"] {
+    let counted = "3 of these were disturbed (*)";
+    for wanted in [">pair 2*<", "pair 3: other programs used the CPUs: 41 %.", "3 (1 disturbed) pairs", counted] {
         assert!(page.contains(wanted), "{wanted} is missing");
     }
 }

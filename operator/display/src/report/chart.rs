@@ -1,6 +1,6 @@
 //! Line charts over items seen, and the dots of pairs.
 
-use super::evidence::Pair;
+use super::pairs::Pair;
 use super::svg::{Anchor, Canvas, Scale};
 use crate::numbers::{factor, short};
 use pawl_api::status::Speedup;
@@ -67,14 +67,14 @@ pub fn lines(series: &[Series], width: f64, height: f64, unit: &str, label: &str
     Some(canvas.finish(label))
 }
 
-/// Draws each pair's ratio as a dot over the interval and the threshold, hollow if the pair does not count; `None`
-/// without pairs.
-pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: f64) -> Option<String> {
+/// Draws each pair's ratio as a dot over the interval and the threshold, if there is one, hollow if the pair does not
+/// count; `None` without pairs.
+pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: Option<f64>, width: f64) -> Option<String> {
     if pairs.is_empty() {
         return None;
     }
     let bounds = speedup.map_or((None, None), crate::numbers::bounds);
-    let values = pairs.iter().map(Pair::ratio).chain([1.0, threshold]).chain(bounds.0).chain(bounds.1);
+    let values = pairs.iter().map(Pair::ratio).chain([1.0]).chain(threshold).chain(bounds.0).chain(bounds.1);
     let usable = values.filter(|value| value.is_finite() && *value > 0.0);
     let (low, high) = usable.fold((1.0f64, 1.0f64), |(low, high), v| (low.min(v), high.max(v)));
     let margin = ((high / low).powf(0.06)).max(1.004);
@@ -93,34 +93,35 @@ pub fn ratios(pairs: &[Pair], speedup: Option<&Speedup>, threshold: f64, width: 
     }
     canvas.text("axis", ((left + right) / 2.0, bottom + 36.0), Anchor::Middle, "speed of B over A");
     canvas.line("one", (scale.at(1.0), top - 6.0), (scale.at(1.0), bottom));
-    canvas.line("gate", (scale.at(threshold), top - 6.0), (scale.at(threshold), bottom));
-    let label = format!("needs {}", fine_factor(threshold, 1.0));
-    canvas.text(
-        "gatelabel",
-        (scale.at(threshold).clamp(left + 34.0, right - 34.0), top - 12.0),
-        Anchor::Middle,
-        &label,
-    );
+    if let Some(threshold) = threshold {
+        let (x, label) = (scale.at(threshold), format!("needs {}", fine_factor(threshold, 1.0)));
+        canvas.line("gate", (x, top - 6.0), (x, bottom));
+        canvas.text("gatelabel", (x.clamp(left + 34.0, right - 34.0), top - 12.0), Anchor::Middle, &label);
+    }
     if let Some(speedup) = speedup {
         let x = scale.at(speedup.estimate.value());
         canvas.line("estimate", (x, top - 6.0), (x, bottom));
     }
     for (index, pair) in pairs.iter().enumerate() {
-        let y = top + row * (index as f64 + 0.5) - 3.0;
-        canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}", pair.label()));
-        let tooltip = format!(
-            "pair {}, seed {}: A {}, B {} items/s: {:.3}×; {}",
-            pair.number + 1,
-            pair.seed,
-            short(pair.control),
-            short(pair.candidate),
-            pair.ratio(),
-            pair.notes()
-        );
-        let class = if pair.not_counted.is_some() { "point left" } else { "point b" };
-        canvas.dot(class, (scale.at(pair.ratio()), y), 4.5, &tooltip);
+        draw_pair(&mut canvas, &scale, pair, (left, top + row * (index as f64 + 0.5) - 3.0));
     }
     Some(canvas.finish("Speed ratio of each pair of launches"))
+}
+
+/// The label of a pair at the left edge, and its dot.
+fn draw_pair(canvas: &mut Canvas, scale: &Scale, pair: &Pair, (left, y): (f64, f64)) {
+    canvas.text("tick", (left - 10.0, y + 4.0), Anchor::End, &format!("pair {}", pair.label()));
+    let tooltip = format!(
+        "pair {}, seed {}: A {}, B {} items/s: {:.3}×; {}",
+        pair.number + 1,
+        pair.seed,
+        short(pair.control),
+        short(pair.candidate),
+        pair.ratio(),
+        pair.notes()
+    );
+    let class = if pair.not_counted.is_some() { "point left" } else { "point b" };
+    canvas.dot(class, (scale.at(pair.ratio()), y), 4.5, &tooltip);
 }
 
 /// A factor with as many digits as the axis requires.

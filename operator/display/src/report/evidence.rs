@@ -1,19 +1,17 @@
 //! The input of a report: manifest, status, events and measurements of launches, independent of the shell.
 
+use super::pairs::TOGETHER;
 use crate::event::EventRecord;
 use crate::provenance::MeasuredWith;
-use pawl_api::spec::{Phase, TrainingJobSpec};
-use pawl_api::status::{LaunchStatus, PhaseStatus};
+use pawl_api::status::LaunchStatus;
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::details::Details;
-use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
-use pawl_contract::measured::{Disturbance, Measured, Validation};
+use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::{LaunchKind, LaunchPlan};
 use pawl_contract::record::{Launched, Record};
 use pawl_contract::report::{LaunchResult, LossPoint, Report};
-use pawl_decision::{CountedPair, NotCounted, counted};
 
 /// A finished launch and its measurements.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,65 +112,6 @@ pub struct Evidence {
     pub command: Option<Vec<String>>,
 }
 
-/// A pair of comparable launches.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pair {
-    /// Index of the pair, from 0.
-    pub number: u32,
-    /// Seed of both launches.
-    pub seed: u32,
-    /// Items per second with the settings accepted so far.
-    pub control: f64,
-    /// Items per second with the phase.
-    pub candidate: f64,
-    /// What disturbed one of the launches from outside, and its share, 0 to 1.
-    pub disturbed: Option<(DisturbanceKind, f64)>,
-    /// Whether it is known of both launches how much other programs used the CPUs or the GPU.
-    pub observed: bool,
-    /// Why the speedup is without the pair; `None` if the pair counts.
-    pub not_counted: Option<NotCounted>,
-}
-
-impl Pair {
-    /// The number of the pair for people, with its mark: `~` if it does not count; of one that counts, `*` if it was
-    /// disturbed, `?` if that is not known.
-    pub fn label(&self) -> String {
-        let mark = match (self.not_counted, self.disturbed, self.observed) {
-            (Some(_), ..) => "~",
-            (None, Some(_), _) => "*",
-            (None, None, true) => "",
-            (None, None, false) => "?",
-        };
-        format!("{}{mark}", self.number + 1)
-    }
-
-    /// What is to be said of the pair: whether it counts, and whether it was disturbed.
-    pub fn notes(&self) -> String {
-        let counts = match self.not_counted {
-            Some(NotCounted::Unknown) => NotCounted::Unknown.to_string(),
-            Some(why) => format!("does not count: {why}"),
-            None => "counts".to_owned(),
-        };
-        // What a pair does not count for is said already.
-        match (self.disturbance(), self.not_counted) {
-            (_, Some(NotCounted::Disturbed(..))) => counts,
-            (Some(disturbed), _) => format!("{counts}; disturbed: {disturbed}"),
-            (None, _) if !self.observed => format!("{counts}; whether other programs disturbed it is not known"),
-            (None, _) => counts,
-        }
-    }
-
-    /// Ratio of the items per second, candidate over control.
-    pub fn ratio(&self) -> f64 {
-        self.candidate / self.control
-    }
-
-    /// `other programs used the CPUs: 41 %`, if it was disturbed.
-    pub fn disturbance(&self) -> Option<String> {
-        self.disturbed.map(|(kind, share)| format!("{kind}: {:.0} %", share * 100.0))
-    }
-}
-
 impl Evidence {
     /// Name of the job.
     pub fn name(&self) -> &str {
@@ -230,38 +169,10 @@ impl Evidence {
 fn judged(status: &TrainingJobStatus) -> Vec<(Title<'_>, &LaunchStatus)> {
     let baseline = status.baseline.iter().map(|baseline| ("baseline", 0, &baseline.launches));
     let phases = status.phases.iter().map(|phase| (phase.name.as_str(), phase.fallback, &phase.launches));
-    let bundle = status.bundle.iter().map(|bundle| ("all together", 0, &bundle.launches));
+    let bundle = status.bundle.iter().map(|bundle| (TOGETHER, 0, &bundle.launches));
     let all = baseline.chain(phases).chain(bundle);
     let titled = all.flat_map(|(subject, fallback, launches)| {
         launches.iter().map(move |launch| (Title::of_evidence(subject, fallback, launches, launch), launch))
     });
     titled.collect()
-}
-
-/// The complete pairs of a phase, by number. Which of them count is what the verdict was reached by.
-pub fn pairs(phase: &PhaseStatus, spec: &TrainingJobSpec) -> Vec<Pair> {
-    let written = spec.phases.iter().find(|written| written.name == phase.name);
-    let required = written.map(Phase::min_speedup);
-    let counted = counted(&phase.launches, phase.speedup.as_ref(), required, &spec.analysis);
-    counted.iter().filter_map(pair).collect()
-}
-
-/// A pair with the speeds of both launches.
-fn pair(counted: &CountedPair<'_>) -> Option<Pair> {
-    let &CountedPair { control, candidate, not_counted } = counted;
-    let launches = [control, candidate].map(|launch| Measured::<f64>::from(&launch.measured).disturbance);
-    let is_observed = |it: &Disturbance| it.other_cpu_share.is_some() || it.shared_gpu_share.is_some();
-    Some(Pair {
-        number: candidate.pair,
-        seed: candidate.seed,
-        control: speed(control)?,
-        candidate: speed(candidate)?,
-        disturbed: from_outside(launches.each_ref()),
-        observed: launches.iter().all(is_observed),
-        not_counted,
-    })
-}
-
-fn speed(launch: &LaunchStatus) -> Option<f64> {
-    launch.measured.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
 }

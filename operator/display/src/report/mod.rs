@@ -4,15 +4,20 @@ pub(crate) mod chart;
 pub(crate) mod curves;
 pub mod evidence;
 mod memory;
+mod pairs;
 mod paste;
 mod phases;
 mod provenance;
+mod quality;
 pub(crate) mod search;
+mod speeds;
+mod support;
 mod svg;
 mod tables;
 mod training;
 mod waterfall;
 
+use self::pairs::TOGETHER;
 use crate::numbers::{factor, interval, pairs, percent_change, saved, short};
 use crate::sentence::sentence;
 use crate::summary::alarms;
@@ -21,6 +26,8 @@ use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pawl_contract::provenance::redacted;
 use pawl_contract::report::unprintable;
+use std::collections::BTreeMap;
+use support::{Level, Support};
 
 /// The style sheet of the page.
 pub const STYLE: &str = include_str!("style.css");
@@ -46,13 +53,14 @@ pub fn render(evidence: &Evidence) -> String {
 /// The content of the page: name and key numbers, then a section for each kind of evidence. `place` tells the job from
 /// others of its name.
 pub fn content(evidence: &Evidence, place: Option<&str>) -> Markup {
+    let supports = support::all(evidence);
     let sections = [
         (paste::title(evidence), paste::section(evidence)),
-        ("Speedup, phase by phase", waterfall(evidence)),
-        ("Phases not accepted", phases::rollbacks(evidence)),
+        ("Speedup, phase by phase", waterfall(evidence, &supports)),
+        ("Phases not accepted", phases::rollbacks(evidence, &supports)),
         ("Search", search::section(evidence, None)),
         ("Training", training::section(evidence)),
-        ("Evidence", phases::cards(evidence)),
+        ("Evidence", phases::cards(evidence, &supports)),
         ("Memory", memory::draw(evidence).map(PreEscaped)),
         ("Settings", Some(tables::settings(evidence))),
         ("Measured with", provenance::section(evidence)),
@@ -60,7 +68,7 @@ pub fn content(evidence: &Evidence, place: Option<&str>) -> Markup {
         ("Launches", tables::launches(evidence)),
     ];
     html! {
-        (header(evidence, place))
+        (header(evidence, place, supports.get(TOGETHER)))
         @for (title, content) in &sections {
             @if let Some(content) = content { section { h2 { (title) } (content) } }
         }
@@ -74,21 +82,35 @@ pub(crate) fn displayable(page: Markup) -> String {
     page.into_string().replace(obeyed, "\u{fffd}")
 }
 
-fn waterfall(evidence: &Evidence) -> Option<Markup> {
-    let figure = waterfall::draw(evidence)?;
-    let most = waterfall::most(&evidence.status.phases);
+fn waterfall(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<Markup> {
+    let status = &evidence.status;
+    let figure = waterfall::draw(evidence, supports)?;
+    let most = waterfall::most(&status.phases);
     Some(html! {
         @if let Some((name, speedup)) = most { p { b { (name) } " brought most: " (factor(speedup)) "." } }
+        @if let Some((product, together)) = waterfall::apart(status) {
+            p {
+                (format!("The phases multiply to {product:.2}×; measured together they are "))
+                (format!("{:.2}× ", together.estimate.value())) (interval(together).unwrap_or_default())
+                ". What was measured together is what training is promised."
+            }
+        }
         (PreEscaped(figure))
         p.legend {
             span.key.good {} "accepted " span.key.ghost {} "not accepted, drawn at the speedup reached before it "
-            span.key.whisker {} "interval " span.key.diamond {} "expected"
+            span.key.whisker {} "interval " span.key.diamond {} "expected "
+            @if !supports.is_empty() {
+                span.levels {
+                    "evidence: "
+                    @for level in Level::ALL { span.level.(level.class()) { (level.symbol()) } " " (level.word()) " " }
+                }
+            }
         }
     })
 }
 
-/// Name, stage and key numbers.
-fn header(evidence: &Evidence, place: Option<&str>) -> Markup {
+/// Name, stage and key numbers; `together`: how good the evidence of all accepted phases together is.
+fn header(evidence: &Evidence, place: Option<&str>, together: Option<&Support>) -> Markup {
     let status = &evidence.status;
     let class = stage_tone(status.stage).class();
     let workload = &evidence.job.spec.workload;
@@ -104,6 +126,7 @@ fn header(evidence: &Evidence, place: Option<&str>) -> Markup {
             }
             @if let Some(result) = sentence(&evidence.job, status) { p { b { (result) } } }
             div.tiles {
+                @if let Some(tile) = together_tile(evidence, together) { (tile) }
                 @for (label, value, detail) in tiles(evidence) {
                     div.tile { span.what { (label) } span.value { (value) } span.detail { (detail) } }
                 }
@@ -121,22 +144,32 @@ fn started(time: Option<&str>) -> String {
     time.map(|time| format!(" · started {}", time.strftime("%Y-%m-%d %H:%M:%S UTC"))).unwrap_or_default()
 }
 
-/// Label, value and detail of each tile.
+/// The tile of what was measured together, with a link to its evidence, and the first cause if that is not good.
+fn together_tile(evidence: &Evidence, support: Option<&Support>) -> Option<Markup> {
+    let speedup = evidence.status.bundle.as_ref()?.speedup.as_ref()?;
+    let of_pairs = interval(speedup).map(|interval| format!("{interval}, {} pairs", pairs(speedup)));
+    let cause = support.and_then(|support| support.causes.first()).map(|cause| cause.brief().to_owned());
+    let detail: Vec<String> = of_pairs.into_iter().chain(cause).collect();
+    Some(html! {
+        div.tile {
+            span.what { a href={ "#" (phases::TOGETHER) } { "speedup, measured together" } }
+            span.value { (factor(speedup.estimate.value())) }
+            span.detail { (detail.join(", ")) }
+        }
+    })
+}
+
+/// Label, value and detail of each other tile.
 fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
     let status = &evidence.status;
     let mut tiles = Vec::new();
-    match status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref()) {
-        Some(speedup) => tiles.push((
-            "speedup, measured together".to_owned(),
-            factor(speedup.estimate.value()),
-            interval(speedup).map(|interval| format!("{interval}, {} pairs", pairs(speedup))).unwrap_or_default(),
-        )),
-        None if !status.phases.is_empty() => tiles.push((
+    let is_together = status.bundle.as_ref().is_some_and(|bundle| bundle.speedup.is_some());
+    if !is_together && !status.phases.is_empty() {
+        tiles.push((
             "speedup".to_owned(),
             factor(waterfall::product(&status.phases)),
             "product of the accepted phases' estimates".to_owned(),
-        )),
-        None => {}
+        ));
     }
     if !status.phases.is_empty() {
         let count = |wanted: Tone| status.phases.iter().filter(|phase| tone(phase.state) == wanted).count();

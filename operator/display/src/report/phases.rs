@@ -1,76 +1,131 @@
-//! The evidence of each phase: verdict, pairs, loss of A against B, launches.
+//! The evidence of each phase and of all of them together: verdict, pairs, loss of A against B, launches.
 
 use super::chart;
 use super::curves::{self, Curves};
-use super::evidence::{Evidence, Pair, pairs};
-use crate::numbers::{factor, interval, percent_change, short};
+use super::evidence::Evidence;
+use super::pairs::{Comparison, HalfPair, Pair};
+use super::quality::quality;
+use super::support::Support;
+use crate::numbers::{factor, interval, limit, short};
 use crate::verdict::{self, Tone};
 use maud::{Markup, PreEscaped, html};
 use pawl_api::spec::{Numerics, Phase};
-use pawl_api::status::PhaseStatus;
+use pawl_api::status::{BundleStatus, PhaseState, PhaseStatus};
+use std::collections::BTreeMap;
 
 const CHART: f64 = 476.0;
 const SPEED: &str = "Speed of each pair: B, with this phase, over A, settings so far";
+const SPEED_TOGETHER: &str = "Speed of each pair: B, with all accepted phases, over A, the baseline";
+/// Identifies the card of all accepted phases together; those of phases begin with `phase-`.
+pub const TOGETHER: &str = "all-together";
 
-/// A card for each phase, in order; nothing without phases.
-pub fn cards(evidence: &Evidence) -> Option<Markup> {
+/// How good the evidence of each comparison is, by its name.
+type Supports<'a> = BTreeMap<&'a str, Support>;
+
+/// A card for each phase, in order, and one for all of them together; nothing without phases.
+pub fn cards(evidence: &Evidence, supports: &Supports<'_>) -> Option<Markup> {
     let phases = &evidence.status.phases;
     let written = |phase: &PhaseStatus| evidence.job.spec.phases.iter().find(|written| written.name == phase.name);
-    (!phases.is_empty()).then(|| html! { @for phase in phases { (card(evidence, phase, written(phase))) } })
+    (!phases.is_empty()).then(|| {
+        html! {
+            @for phase in phases { (card(evidence, supports, phase, written(phase))) }
+            @if let Some(bundle) = &evidence.status.bundle { (together(evidence, supports, bundle)) }
+        }
+    })
 }
 
-fn card(evidence: &Evidence, phase: &PhaseStatus, spec: Option<&Phase>) -> Markup {
-    let tone = verdict::tone(phase.state);
-    let pairs = pairs(phase, &evidence.job.spec);
-    let threshold = spec.map_or(1.0, Phase::min_speedup);
-    let speed = chart::ratios(&pairs, phase.speedup.as_ref(), threshold, CHART).map(PreEscaped);
-    let speed = speed.map(|figure| html! { div { h4 { (SPEED) } (figure) } });
+fn card(evidence: &Evidence, supports: &Supports<'_>, phase: &PhaseStatus, spec: Option<&Phase>) -> Markup {
+    let comparison = Comparison::of_phase(phase, &evidence.job.spec);
     let losses = curves::of_phase(evidence, phase);
-    let figures: Vec<Markup> = speed.into_iter().chain(losses.iter().filter_map(Curves::figure)).collect();
+    let losses: Vec<Markup> = losses.iter().filter_map(Curves::figure).collect();
+    let verdict = verdict::phrase(phase, evidence.status.stage);
     html! {
         article.card id={ "phase-" (phase.name) } {
-            h3 { span.badge.(tone.class()) { (tone.symbol()) " " (verdict::phrase(phase, evidence.status.stage)) } " " (phase.name) }
-            @if !phase.message.is_empty() || !phase.reason.is_empty() {
-                p { b { (phase.reason) } " " (phase.message) }
-            }
-            @if let Some(spec) = spec { (patch(phase, spec)) }
-            @if !figures.is_empty() { div.two { @for figure in &figures { (figure) } } }
-            (disturbed(&pairs))
-            (not_counted(&pairs))
-            (quality(phase))
-            @if !pairs.is_empty() { (numbers(&pairs)) }
+            (heading(phase.state, &verdict, &phase.name))
+            @if let Some(support) = supports.get(phase.name.as_str()) { (support.line()) }
+            (explained(&phase.message, &phase.reason))
+            @if let Some(spec) = spec { (allowance(phase, spec)) (patch(phase, spec)) }
+            (measured(evidence, &comparison, SPEED, losses))
         }
     }
 }
 
-/// The pairs that count although they were disturbed, and of how many that is not known.
+/// The card of all accepted phases together.
+fn together(evidence: &Evidence, supports: &Supports<'_>, bundle: &BundleStatus) -> Markup {
+    let comparison = Comparison::of_bundle(bundle, &evidence.job.spec);
+    let verdict = verdict::word(bundle.state, evidence.status.stage);
+    html! {
+        article.card id=(TOGETHER) {
+            (heading(bundle.state, verdict, comparison.name))
+            @if let Some(support) = supports.get(comparison.name) { (support.line()) }
+            (explained(&bundle.message, &bundle.reason))
+            (measured(evidence, &comparison, SPEED_TOGETHER, Vec::new()))
+        }
+    }
+}
+
+fn heading(state: PhaseState, verdict: &str, name: &str) -> Markup {
+    let tone = verdict::tone(state);
+    html! { h3 { span.badge.(tone.class()) { (tone.symbol()) " " (verdict) } " " (name) } }
+}
+
+/// The message, and then the reason, by which documentation is searched.
+fn explained(message: &str, reason: &str) -> Markup {
+    html! {
+        @if !message.is_empty() || !reason.is_empty() {
+            p { (message) " " span.muted { (reason) } }
+        }
+    }
+}
+
+/// What is said of an accepted phase that need not be faster: its speedup is no gain then.
+fn allowance(phase: &PhaseStatus, spec: &Phase) -> Markup {
+    let least = spec.min_speedup();
+    let applies = least < 1.0 && phase.state == PhaseState::Accepted && phase.speedup.is_some();
+    html! {
+        @if applies { p { "It need not be faster: " (limit(least)) " of the speed before it is enough (minSpeedup)." } }
+    }
+}
+
+/// Charts, pairs and quality of a comparison.
+fn measured(evidence: &Evidence, comparison: &Comparison<'_>, title: &str, losses: Vec<Markup>) -> Markup {
+    let spec = &evidence.job.spec;
+    let (pairs, half) = (comparison.pairs(spec), comparison.half_pairs(&evidence.status));
+    let speed = chart::ratios(&pairs, comparison.speedup, comparison.required, CHART).map(PreEscaped);
+    let speed = speed.map(|figure| html! { div { h4 { (title) } (figure) } });
+    let figures: Vec<Markup> = speed.into_iter().chain(losses).collect();
+    html! {
+        @if !figures.is_empty() { div.two { @for figure in &figures { (figure) } } }
+        (disturbed(&pairs))
+        (not_counted(&pairs, &half))
+        @if let Some(found) = comparison.quality { (quality(found, spec)) }
+        @if !pairs.is_empty() { (numbers(&pairs)) }
+    }
+}
+
+/// The pairs that count although they were disturbed.
 fn disturbed(pairs: &[Pair]) -> Markup {
-    let counted = || pairs.iter().filter(|pair| pair.not_counted.is_none());
+    let counted = pairs.iter().filter(|pair| pair.not_counted.is_none());
     let of_pair = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.disturbance()?));
-    let disturbed: Vec<String> = counted().filter_map(of_pair).collect();
-    let unknown = counted().filter(|pair| !pair.observed && pair.disturbed.is_none()).count();
-    let all = counted().count();
-    let note = match unknown {
-        0 if all == 0 || !disturbed.is_empty() => String::new(),
-        0 => "No pair that counts was seen to be disturbed by other programs.".to_owned(),
-        _ if unknown == all => "Whether other programs disturbed these pairs is not known (?).".to_owned(),
-        _ => format!("Of {unknown} of the {all} pairs that count, it is not known whether they were disturbed (?)."),
-    };
+    let disturbed: Vec<String> = counted.filter_map(of_pair).collect();
     html! {
         @if !disturbed.is_empty() { p { b { "Disturbed" } " (*), but counted: " (disturbed.join("; ")) "." } }
-        @if !note.is_empty() { p.muted { (note) } }
     }
 }
 
 /// The pairs that the speedup is without, with the reasons.
-fn not_counted(pairs: &[Pair]) -> Markup {
-    let why = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.not_counted?));
-    let all: Vec<String> = pairs.iter().filter_map(why).collect();
+fn not_counted(pairs: &[Pair], half: &[HalfPair]) -> Markup {
+    let complete = pairs.iter().filter_map(|pair| Some((pair.number, pair.not_counted?.to_string())));
+    let alone = half.iter().map(|pair| (pair.number, pair.why.text().to_owned()));
+    let mut all: Vec<(u32, String)> = complete.chain(alone).collect();
     if all.is_empty() {
         return Markup::default();
     }
-    let count = format!("{} of {} pairs", all.len(), pairs.len());
-    html! { p { b { "Not counted" } " (~, hollow) " (count) ": " (all.join("; ")) "." } }
+    all.sort_by_key(|(number, _)| *number);
+    let drawn = if all.len() > half.len() { " (~, hollow)" } else { "" };
+    let count = format!("{} of {} pairs", all.len(), pairs.len() + half.len());
+    let why: Vec<String> = all.iter().map(|(number, why)| format!("pair {}: {why}", number + 1)).collect();
+    html! { p { b { "Not counted" } (drawn) " " (count) ": " (why.join("; ")) "." } }
 }
 
 fn numbers(pairs: &[Pair]) -> Markup {
@@ -110,56 +165,50 @@ fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
                 @if index > 0 { " " span.muted { "then fallback " (index) ":" } " " }
                 @for (name, value) in settings.flat() { code { (name) ": " (value) } " " }
             }
-            span.muted {
-                @match spec.numerics {
-                    Numerics::Equivalent => "equivalent numerics",
-                    Numerics::Changed => "changed numerics",
-                }
-            }
+            br;
+            span.muted { (numerics(phase, spec)) }
         }
     }
 }
 
-fn quality(phase: &PhaseStatus) -> Markup {
-    let Some(quality) = &phase.quality else { return Markup::default() };
-    html! {
-        p {
-            b { "Quality" } " at " (short(quality.items as f64)) " items, " (quality.seeds) " seed"
-            @if quality.seeds != 1 { "s" }
-            ": validation loss " span.num { (format!("{:+.5}", quality.loss_delta.value())) }
-            @if let Some(upper) = &quality.loss_delta_upper {
-                " (at most " span.num { (format!("{:+.5}", upper.value())) } ")"
-            }
-            @for (name, increase) in &quality.metrics {
-                ", " (name) " "
-                span.num { (percent_change(1.0, 1.0 + increase.value()).unwrap_or_default()) }
-            }
-            ", against the original baseline."
+/// What the phase is declared to compute, and thus what is tested.
+fn numerics(phase: &PhaseStatus, spec: &Phase) -> &'static str {
+    match spec.numerics {
+        Numerics::Equivalent if phase.judged_as_changed.is_empty() => {
+            "declared to compute the same: training losses are compared, and quality is not tested unless they leave \
+             that open"
         }
+        Numerics::Equivalent => "declared to compute the same, which the training losses leave open: quality is tested",
+        Numerics::Changed => "declared to change the numerics: quality is tested once it is fast enough",
     }
 }
 
-/// A table of the phases that were not accepted, with the reasons; `None` without such phases.
-pub fn rollbacks(evidence: &Evidence) -> Option<Markup> {
-    let reverted = |phase: &&PhaseStatus| matches!(verdict::tone(phase.state), Tone::Bad | Tone::Unclear);
-    let reverted: Vec<&PhaseStatus> = evidence.status.phases.iter().filter(reverted).collect();
+/// A table of the phases that were not accepted or skipped, with the reasons; `None` without such phases.
+pub fn rollbacks(evidence: &Evidence, supports: &Supports<'_>) -> Option<Markup> {
+    let is_listed = |phase: &&PhaseStatus| {
+        matches!(verdict::tone(phase.state), Tone::Bad | Tone::Unclear) || phase.state == PhaseState::Skipped
+    };
+    let listed: Vec<&PhaseStatus> = evidence.status.phases.iter().filter(is_listed).collect();
     let table = html! {
         table.cards.verdicts {
-            thead { tr { th { "phase" } th { "state" } th { "reason" } th.n { "speedup" } th { "why" } } }
+            thead { tr { th { "phase" } th { "state" } th.n { "speedup" } th { "why" } th { "reason" } } }
             tbody {
-                @for phase in &reverted {
+                @for phase in &listed {
                     tr {
                         td data-name="phase" { a href={ "#phase-" (phase.name) } { (phase.name) } }
                         td data-name="state" { (verdict::phrase(phase, evidence.status.stage)) }
-                        td data-name="reason" { (phase.reason) }
                         td.n data-name="speedup" { (speedup(phase)) }
-                        td data-name="why" { (phase.message) }
+                        td data-name="why" {
+                            (phase.message)
+                            @if let Some(support) = supports.get(phase.name.as_str()) { (support.line()) }
+                        }
+                        td data-name="reason" { (phase.reason) }
                     }
                 }
             }
         }
     };
-    (!reverted.is_empty()).then_some(table)
+    (!listed.is_empty()).then_some(table)
 }
 
 /// The speedup of a phase and its interval, where they are known; a narrow page hides a cell that is empty.

@@ -202,6 +202,13 @@ impl Canvas {
         ));
     }
 
+    /// A symbol with a tooltip; its baseline is at `y`.
+    pub fn symbol(&mut self, class: &str, at: (f64, f64), symbol: &str, tooltip: &str) {
+        self.push(format_args!("<g><title>{}</title>", Escaped(tooltip)));
+        self.text(class, at, Anchor::Start, symbol);
+        self.push(format_args!("</g>"));
+    }
+
     /// The picture as an HTML element, with `label` as its description for screen readers.
     pub fn finish(self, label: &str) -> String {
         let Self { width, height, body } = self;

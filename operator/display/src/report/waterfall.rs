@@ -1,11 +1,15 @@
 //! The waterfall chart: the speedup of each phase with its confidence interval, multiplied up to the total speedup.
 
 use super::evidence::Evidence;
+use super::pairs::{TOGETHER, is_current};
+use super::support::Support;
 use super::svg::{Anchor, Canvas, Scale, clipped};
 use crate::numbers::{bounds, factor, interval};
 use crate::verdict::{self, Tone};
+use pawl_api::TrainingJobStatus;
 use pawl_api::spec::Phase;
 use pawl_api::status::{PhaseState, PhaseStatus, Speedup, Stage};
+use std::collections::BTreeMap;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
@@ -22,6 +26,8 @@ struct Row<'a> {
     expected: Option<f64>,
     tone: Tone,
     verdict: String,
+    /// How good its evidence is, if it has a speedup.
+    support: Option<&'a Support>,
     /// Whether the bars of later rows start at its end.
     accepted: bool,
 }
@@ -50,22 +56,35 @@ pub fn most(phases: &[PhaseStatus]) -> Option<(&str, f64)> {
     most.filter(|_| gains.len() > 1)
 }
 
-/// Draws the waterfall; `None` when the job has no phases.
-pub fn draw(evidence: &Evidence) -> Option<String> {
+/// The product of several accepted phases, if it is outside of the interval that was measured of all of them together,
+/// and this speedup.
+pub fn apart(status: &TrainingJobStatus) -> Option<(f64, &Speedup)> {
+    let accepted = || status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
+    let bundle = status.bundle.as_ref().filter(|bundle| is_current(bundle, status) && accepted().count() > 1);
+    let together = bundle.and_then(|bundle| bundle.speedup.as_ref())?;
+    let product = product(&status.phases);
+    let (lower, upper) = bounds(together);
+    let is_inside = (lower?..=upper?).contains(&product);
+    (!is_inside && accepted().all(|phase| phase.speedup.is_some())).then_some((product, together))
+}
+
+/// Draws the waterfall, with how good the evidence of each comparison is; `None` when the job has no phases.
+pub fn draw(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<String> {
     let spec = &evidence.job.spec;
     let status = &evidence.status;
     if status.phases.is_empty() {
         return None;
     }
-    let rows = rows(&spec.phases, &status.phases, status.stage);
+    let rows = rows(&spec.phases, &status.phases, supports, status.stage);
     let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
     let together = bundle.map(|speedup| Row {
-        label: "all together",
+        label: TOGETHER,
         from: 1.0,
         speedup: Some(speedup),
         expected: None,
         tone: Tone::Total,
         verdict: "measured together".to_owned(),
+        support: supports.get(TOGETHER),
         accepted: true,
     });
     let gate = spec.gates.overall_speedup.as_ref().map(|gate| gate.value());
@@ -100,7 +119,12 @@ pub fn draw(evidence: &Evidence) -> Option<String> {
     Some(canvas.finish("Waterfall of speedups by phase"))
 }
 
-fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus], stage: Stage) -> Vec<Row<'a>> {
+fn rows<'a>(
+    specs: &[Phase],
+    phases: &'a [PhaseStatus],
+    supports: &'a BTreeMap<&str, Support>,
+    stage: Stage,
+) -> Vec<Row<'a>> {
     let mut reached = 1.0;
     let mut rows = Vec::new();
     for phase in phases {
@@ -113,6 +137,7 @@ fn rows<'a>(specs: &[Phase], phases: &'a [PhaseStatus], stage: Stage) -> Vec<Row
             expected: spec.and_then(|spec| spec.expected_speedup.as_ref()).map(|expected| expected.value()),
             tone: verdict::tone(phase.state),
             verdict: verdict::phrase(phase, stage),
+            support: supports.get(phase.name.as_str()),
             accepted,
         });
         if let (true, Some(speedup)) = (accepted, &phase.speedup) {
@@ -151,8 +176,12 @@ fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: b
         let tooltip = format!("{}: {} was expected", row.label, factor(expected));
         canvas.diamond("expected", (scale.at(row.from * expected), middle), 5.0, &tooltip);
     }
+    if let Some(support) = row.support {
+        let class = format!("level {}", support.level.class());
+        canvas.symbol(&class, (RIGHT + 146.0, middle + 4.5), support.level.symbol(), &support.text());
+    }
     let verdict = format!("{} {}", row.tone.symbol(), row.verdict);
-    canvas.text(&format!("verdict {class}"), (RIGHT + 148.0, middle + 4.5), Anchor::Start, &clipped(&verdict, 26));
+    canvas.text(&format!("verdict {class}"), (RIGHT + 164.0, middle + 4.5), Anchor::Start, &clipped(&verdict, 26));
     if more && row.tone != Tone::Total {
         canvas.line("step", (scale.at(end), top + ROW - 8.0), (scale.at(end), top + ROW + 8.0));
     }

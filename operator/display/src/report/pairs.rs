@@ -1,0 +1,209 @@
+//! What a comparison measured: its pairs of launches, and launches without a partner.
+
+use pawl_api::TrainingJobStatus;
+use pawl_api::spec::{Phase, TrainingJobSpec};
+use pawl_api::status::{BundleStatus, LaunchStatus, PhaseStatus, QualityStatus, Speedup};
+use pawl_contract::attempt::AttemptName;
+use pawl_contract::disturbance::{DisturbanceKind, from_outside};
+use pawl_contract::exit::Outcome;
+use pawl_contract::measured::{Disturbance, Measured};
+use pawl_contract::plan::LaunchKind;
+use pawl_decision::{CountedPair, NotCounted, counted};
+use std::collections::BTreeMap;
+
+/// The name of the comparison of all accepted phases with the baseline.
+pub const TOGETHER: &str = "all together";
+
+/// A comparison of two settings: of a phase with the settings accepted before it, or of all accepted phases with the
+/// baseline.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison<'a> {
+    /// Name of the phase, or [`TOGETHER`].
+    pub name: &'a str,
+    /// Whether it has a verdict.
+    pub is_final: bool,
+    /// Its evidence.
+    pub launches: &'a [LaunchStatus],
+    /// Its speedup.
+    pub speedup: Option<&'a Speedup>,
+    /// Its quality.
+    pub quality: Option<&'a QualityStatus>,
+    /// The speedup that it requires, a ratio, if it does.
+    pub required: Option<f64>,
+}
+
+impl<'a> Comparison<'a> {
+    /// That of a phase.
+    pub fn of_phase(phase: &'a PhaseStatus, spec: &TrainingJobSpec) -> Self {
+        Self {
+            name: &phase.name,
+            is_final: phase.state.is_final(),
+            launches: &phase.launches,
+            speedup: phase.speedup.as_ref(),
+            quality: phase.quality.as_ref(),
+            required: spec.phases.iter().find(|written| written.name == phase.name).map(Phase::min_speedup),
+        }
+    }
+
+    /// That of all accepted phases together.
+    pub fn of_bundle(bundle: &'a BundleStatus, spec: &TrainingJobSpec) -> Self {
+        Self {
+            name: TOGETHER,
+            is_final: bundle.state.is_final(),
+            launches: &bundle.launches,
+            speedup: bundle.speedup.as_ref(),
+            quality: bundle.quality.as_ref(),
+            required: spec.gates.overall_speedup.as_ref().map(|gate| gate.value()),
+        }
+    }
+
+    /// Its complete pairs, by number. Which of them count is what the verdict was reached by.
+    pub fn pairs(&self, spec: &TrainingJobSpec) -> Vec<Pair> {
+        let counted = counted(self.launches, self.speedup, self.required, &spec.analysis);
+        counted.iter().filter_map(pair).collect()
+    }
+
+    /// Its launches whose partner will not run any more, by the number of the pair. Another pair was measured in the
+    /// place of each.
+    pub fn half_pairs(&self, status: &TrainingJobStatus) -> Vec<HalfPair> {
+        let mut found: BTreeMap<u32, Vec<&LaunchStatus>> = BTreeMap::new();
+        for launch in self.launches.iter().filter(|launch| launch.kind == LaunchKind::Measure) {
+            found.entry(launch.pair).or_default().push(launch);
+        }
+        let alone = found.into_values().filter(|of_pair| of_pair.iter().all(|launch| launch.arm == of_pair[0].arm));
+        let newest = alone.filter_map(|of_pair| of_pair.last().copied());
+        newest.filter_map(|launch| Some(HalfPair { number: launch.pair, why: self.alone(launch, status)? })).collect()
+    }
+
+    /// Why a launch has no partner; `None` if that may follow.
+    fn alone(&self, launch: &LaunchStatus, status: &TrainingJobStatus) -> Option<Alone> {
+        let number = |name: &str| AttemptName::number_of(name);
+        let may_run = |launch: &LaunchStatus| status.under_way().any(|other| number(&other.name) == launch.attempt);
+        if !self.is_final && (launch.attempt == 0 || may_run(launch)) {
+            return None;
+        }
+        Some(if launch.outcome != Outcome::Done {
+            Alone::Failed
+        } else if launch.attempt == 0 {
+            Alone::Unknown
+        } else {
+            Alone::AttemptEnded
+        })
+    }
+}
+
+/// Whether all together were measured with the settings that are in effect.
+pub fn is_current(bundle: &BundleStatus, status: &TrainingJobStatus) -> bool {
+    let is_in_effect = bundle.revision.is_empty() || status.revision.as_ref() == Some(&bundle.revision);
+    !bundle.outdated && is_in_effect
+}
+
+/// A pair with only one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfPair {
+    /// Index of the pair, from 0.
+    pub number: u32,
+    /// Why it has no other one.
+    pub why: Alone,
+}
+
+/// Why a launch has no partner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// The attempt that ran it ended before the other one ran.
+    AttemptEnded,
+    /// It did not end as planned.
+    Failed,
+    /// The status does not have the other one.
+    Unknown,
+}
+
+impl Alone {
+    /// The reason, for people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::AttemptEnded => "only one launch, its attempt ended before the other",
+            Self::Failed => "only one launch, which did not end as planned",
+            Self::Unknown => "only one launch is in the status",
+        }
+    }
+}
+
+/// A pair of comparable launches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// Index of the pair, from 0.
+    pub number: u32,
+    /// Seed of both launches.
+    pub seed: u32,
+    /// Items per second with the settings accepted so far.
+    pub control: f64,
+    /// Items per second with the phase.
+    pub candidate: f64,
+    /// What disturbed one of the launches from outside, and its share, 0 to 1.
+    pub disturbed: Option<(DisturbanceKind, f64)>,
+    /// Whether it is known of both launches how much other programs used the CPUs or the GPU.
+    pub observed: bool,
+    /// Why the speedup is without the pair; `None` if the pair counts.
+    pub not_counted: Option<NotCounted>,
+}
+
+impl Pair {
+    /// The number of the pair for people, with its mark: `~` if it does not count; of one that counts, `*` if it was
+    /// disturbed, `?` if that is not known.
+    pub fn label(&self) -> String {
+        let mark = match (self.not_counted, self.disturbed, self.observed) {
+            (Some(_), ..) => "~",
+            (None, Some(_), _) => "*",
+            (None, None, true) => "",
+            (None, None, false) => "?",
+        };
+        format!("{}{mark}", self.number + 1)
+    }
+
+    /// What is to be said of the pair: whether it counts, and whether it was disturbed.
+    pub fn notes(&self) -> String {
+        let counts = match self.not_counted {
+            Some(NotCounted::Unknown) => NotCounted::Unknown.to_string(),
+            Some(why) => format!("does not count: {why}"),
+            None => "counts".to_owned(),
+        };
+        // What a pair does not count for is said already.
+        match (self.disturbance(), self.not_counted) {
+            (_, Some(NotCounted::Disturbed(..))) => counts,
+            (Some(disturbed), _) => format!("{counts}; disturbed: {disturbed}"),
+            (None, _) if !self.observed => format!("{counts}; whether other programs disturbed it is not known"),
+            (None, _) => counts,
+        }
+    }
+
+    /// Ratio of the items per second, candidate over control.
+    pub fn ratio(&self) -> f64 {
+        self.candidate / self.control
+    }
+
+    /// `other programs used the CPUs: 41 %`, if it was disturbed.
+    pub fn disturbance(&self) -> Option<String> {
+        self.disturbed.map(|(kind, share)| format!("{kind}: {:.0} %", share * 100.0))
+    }
+}
+
+/// A pair with the speeds of both launches.
+fn pair(counted: &CountedPair<'_>) -> Option<Pair> {
+    let &CountedPair { control, candidate, not_counted } = counted;
+    let launches = [control, candidate].map(|launch| Measured::<f64>::from(&launch.measured).disturbance);
+    let is_observed = |it: &Disturbance| it.other_cpu_share.is_some() || it.shared_gpu_share.is_some();
+    Some(Pair {
+        number: candidate.pair,
+        seed: candidate.seed,
+        control: speed(control)?,
+        candidate: speed(candidate)?,
+        disturbed: from_outside(launches.each_ref()),
+        observed: launches.iter().all(is_observed),
+        not_counted,
+    })
+}
+
+fn speed(launch: &LaunchStatus) -> Option<f64> {
+    launch.measured.items_per_second.as_ref().map(|speed| speed.value()).filter(|&speed| speed > 0.0)
+}

@@ -1,0 +1,199 @@
+//! The same settings at another speed: the settings accepted so far are measured several times, as the candidate of one
+//! phase and as the control of later ones, and those of the baseline again beside all accepted phases together.
+
+use super::pairs::{Comparison, Pair, is_current};
+use crate::numbers::short;
+use pawl_api::TrainingJobStatus;
+use pawl_api::spec::{Phase, TrainingJobSpec};
+use pawl_api::status::{PhaseState, PhaseStatus};
+use pawl_contract::settings::Settings;
+use std::collections::BTreeMap;
+
+/// Larger relative differences of the medians of the same settings are reported.
+const TOLERANCE: f64 = 0.1;
+
+/// The items per second of settings in the pairs of a comparison that count.
+#[derive(Clone, Debug, PartialEq)]
+struct Measured<'a> {
+    /// Name of the comparison.
+    of: &'a str,
+    settings: Settings,
+    median: f64,
+}
+
+/// The same settings at another speed in an earlier comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OtherSpeed<'a> {
+    /// Median items per second in this comparison.
+    pub here: f64,
+    /// The same in the earlier one.
+    pub there: f64,
+    /// Name of the earlier one.
+    pub of: &'a str,
+}
+
+impl OtherSpeed<'_> {
+    /// The relative difference from the earlier one.
+    fn change(&self) -> f64 {
+        self.here / self.there - 1.0
+    }
+
+    /// The difference, for people.
+    pub fn text(&self) -> String {
+        format!(
+            "The same settings ran {} items/s here and {} in {} ({:+.0} %): the machine was not the same. A ratio \
+             within a pair is not affected as long as it was the same for both launches.",
+            short(self.here),
+            short(self.there),
+            self.of,
+            self.change() * 100.0
+        )
+    }
+}
+
+/// Of each comparison in which settings ran at another speed than in an earlier one, by more than 10 %: the largest
+/// such difference, by the name of the comparison.
+pub fn other_speeds<'a>(spec: &TrainingJobSpec, status: &'a TrainingJobStatus) -> BTreeMap<&'a str, OtherSpeed<'a>> {
+    let all = measured(spec, status);
+    // What one comparison measured stands together.
+    let mut start = 0;
+    let of_each = all.chunk_by(|one, next| one.of == next.of).filter_map(|here| {
+        let earlier = &all[..start];
+        start += here.len();
+        Some((here.first()?.of, largest(earlier, here)?))
+    });
+    of_each.collect()
+}
+
+/// The largest difference between equal settings, if it is reported.
+fn largest<'a>(earlier: &[Measured<'a>], here: &[Measured<'a>]) -> Option<OtherSpeed<'a>> {
+    let both = here.iter().flat_map(|here| earlier.iter().map(move |there| (here, there)));
+    let equal = both.filter(|(here, there)| here.settings == there.settings);
+    let differences = equal.map(|(here, there)| OtherSpeed { here: here.median, there: there.median, of: there.of });
+    let reported = differences.filter(|it| it.change().abs() > TOLERANCE);
+    reported.max_by(|one, other| one.change().abs().total_cmp(&other.change().abs()))
+}
+
+/// What was measured with which settings, in order: those of each phase with the settings accepted before it and with
+/// its own on top, and last those of the baseline and of all accepted phases.
+///
+/// Of a phase after one that is open or was reverted later, it is not known what was accepted when it was measured:
+/// such phases are left out, and so is then the comparison of all together.
+fn measured<'a>(spec: &TrainingJobSpec, status: &'a TrainingJobStatus) -> Vec<Measured<'a>> {
+    let mut found = Vec::new();
+    let mut accepted = spec.settings.clone();
+    for phase in &status.phases {
+        let Some(written) = spec.phases.iter().find(|written| written.name == phase.name) else { return found };
+        let with_phase = accepted.with(&patch(written, phase));
+        found.extend(of_both(&Comparison::of_phase(phase, spec), spec, [&accepted, &with_phase]));
+        if !phase.state.is_final() || phase.held {
+            break;
+        }
+        if phase.state == PhaseState::Accepted {
+            accepted = with_phase;
+        }
+    }
+    let is_settled = status.phases.iter().all(|phase| phase.state.is_final() && !phase.held);
+    if let Some(bundle) = status.bundle.as_ref().filter(|bundle| is_settled && is_current(bundle, status)) {
+        found.extend(of_both(&Comparison::of_bundle(bundle, spec), spec, [&spec.settings, &accepted]));
+    }
+    found
+}
+
+/// The patch of a phase as it was measured.
+fn patch(written: &Phase, phase: &PhaseStatus) -> Settings {
+    let fallback = (phase.fallback as usize).checked_sub(1).and_then(|index| written.fallbacks.get(index));
+    fallback.map_or_else(|| written.settings.clone(), |fallback| written.settings.with(&fallback.settings))
+}
+
+/// The speeds of control and candidate, which have these settings.
+fn of_both<'a>(comparison: &Comparison<'a>, spec: &TrainingJobSpec, settings: [&Settings; 2]) -> Vec<Measured<'a>> {
+    let pairs = comparison.pairs(spec);
+    let counted = || pairs.iter().filter(|pair| pair.not_counted.is_none());
+    let speeds: [fn(&Pair) -> f64; 2] = [|pair| pair.control, |pair| pair.candidate];
+    let both = speeds.into_iter().zip(settings).filter_map(|(speed, settings)| {
+        let median = median(counted().map(speed).collect())?;
+        Some(Measured { of: comparison.name, settings: settings.clone(), median })
+    });
+    both.collect()
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        _ if values.is_empty() => None,
+        0 => Some((values[middle - 1] + values[middle]) / 2.0),
+        _ => Some(values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A phase with three pairs of these speeds.
+    fn phase(name: &str, state: &str, control: f64, candidate: f64) -> Value {
+        let launch = |pair: u32, arm: &str, speed: f64| {
+            json!({"name": format!("{name}-{pair}-{arm}"), "kind": "Measure", "arm": arm, "pair": pair, "seed": pair,
+                   "outcome": "Done", "itemsPerSecond": speed.to_string()})
+        };
+        let launches = (0..3).flat_map(|pair| [launch(pair, "Control", control), launch(pair, "Candidate", candidate)]);
+        json!({"name": name, "state": state, "launches": launches.collect::<Vec<_>>()})
+    }
+
+    /// The names of the comparisons with other speeds, and where these were.
+    fn found(phases: &[Value]) -> Vec<(String, String)> {
+        let spec = json!({"workload": {"name": "ups"}, "settings": {"batchPerGpu": 8}, "phases": [
+            {"name": "graph", "settings": {"compile": "Graph"}},
+            {"name": "batch", "settings": {"batchPerGpu": 32},
+             "fallbacks": [{"when": ["OutOfMemory"], "settings": {"batchPerGpu": 8, "precision": "bf16"}}]},
+            {"name": "bf16", "settings": {"precision": "bf16"}},
+        ]});
+        let spec: TrainingJobSpec = serde_json::from_value(spec).unwrap();
+        let status: TrainingJobStatus = serde_json::from_value(json!({"phases": phases})).unwrap();
+        let found = other_speeds(&spec, &status);
+        found.iter().map(|(name, other)| ((*name).to_owned(), other.of.to_owned())).collect()
+    }
+
+    #[test]
+    fn the_candidate_of_an_accepted_phase_is_the_control_of_the_next() {
+        let next =
+            |control| found(&[phase("graph", "Accepted", 100.0, 150.0), phase("batch", "RolledBack", control, 160.0)]);
+        assert_eq!(next(163.0), []);
+        assert_eq!(next(170.0), [("batch".to_owned(), "graph".to_owned())]);
+        assert_eq!(next(130.0), [("batch".to_owned(), "graph".to_owned())], "slower, too");
+    }
+
+    #[test]
+    fn the_control_after_a_rollback_is_the_control_before_it() {
+        let next = |control| {
+            found(&[phase("graph", "RolledBack", 100.0, 150.0), phase("batch", "Inconclusive", control, 160.0)])
+        };
+        assert_eq!(next(101.0), []);
+        assert_eq!(next(150.0), [("batch".to_owned(), "graph".to_owned())]);
+    }
+
+    #[test]
+    fn other_settings_are_not_compared() {
+        // A batch that was accepted is in the control of the next phase.
+        let phases = [phase("graph", "RolledBack", 100.0, 90.0), phase("batch", "Accepted", 100.0, 200.0)];
+        assert_eq!(found(&[&phases[..], &[phase("bf16", "Accepted", 203.0, 400.0)]].concat()), []);
+        // The fallback in effect, and not the phase, was measured.
+        let mut fallback = phase("batch", "RolledBack", 100.0, 200.0);
+        fallback["rung"] = json!(1);
+        let rest = [phase("graph", "RolledBack", 100.0, 90.0), fallback, phase("bf16", "Accepted", 100.0, 300.0)];
+        assert_eq!(found(&rest), [("bf16".to_owned(), "batch".to_owned())]);
+    }
+
+    #[test]
+    fn nothing_is_compared_after_a_phase_that_is_open_or_was_reverted_later() {
+        let last = || [phase("batch", "Accepted", 300.0, 160.0), phase("bf16", "Accepted", 400.0, 160.0)];
+        let mut held = phase("graph", "RolledBack", 100.0, 150.0);
+        held["held"] = json!(true);
+        for first in [phase("graph", "Measuring", 100.0, 150.0), held] {
+            assert_eq!(found(&[&[first][..], &last()].concat()), []);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! How good the evidence of a verdict is, in one line.
+//!
+//! - good: at least three pairs count, it was observed of all of them that nothing disturbed them, and the upper bound
+//!   of the speedup is at most 1.25 times the lower one;
+//! - weak: fewer than three pairs count, a bound is missing, or the upper one is more than twice the lower one;
+//! - with care: everything else, and where the quality rests on one seed, or the same settings ran at another speed in
+//!   an earlier comparison.
+//!
+//! The level is that of the worst cause, and the line says all of them.
+
+use super::evidence::Evidence;
+use super::pairs::{Comparison, HalfPair, Pair};
+use super::speeds::{OtherSpeed, other_speeds};
+use crate::numbers::{bounds, span};
+use maud::{Markup, html};
+use pawl_api::status::Speedup;
+use pawl_contract::plan::LaunchKind;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Pairs below which evidence is weak.
+const FEWEST: u32 = 3;
+/// Ratio of the bounds of a speedup, upper over lower, above which its interval is wide.
+const WIDE: f64 = 1.25;
+/// The same, above which the evidence is weak.
+const VERY_WIDE: f64 = 2.0;
+
+/// How good evidence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing speaks against it.
+    Good,
+    /// To be used with care.
+    Care,
+    /// Hardly any.
+    Weak,
+}
+
+impl Level {
+    /// All levels, the best first.
+    pub const ALL: [Self; 3] = [Self::Good, Self::Care, Self::Weak];
+
+    /// The level in words.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Care => "with care",
+            Self::Weak => "weak",
+        }
+    }
+
+    /// Its symbol: a filled, a half and an empty circle.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            Self::Good => "●",
+            Self::Care => "◐",
+            Self::Weak => "○",
+        }
+    }
+
+    /// Its class in the style sheet.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Care => "unclear",
+            Self::Weak => "bad",
+        }
+    }
+}
+
+/// Why evidence is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Fewer than three pairs count.
+    FewPairs,
+    /// A bound of the speedup is missing.
+    NoInterval,
+    /// The upper bound is more than twice the lower one.
+    VeryWide,
+    /// The upper bound is more than 1.25 times the lower one.
+    Wide,
+    /// Pairs count although other programs disturbed them.
+    Disturbed,
+    /// Of pairs it is not known whether they were disturbed.
+    Unobserved,
+    /// The quality rests on one seed.
+    OneSeed,
+    /// The same settings ran at another speed before.
+    OtherSpeed,
+}
+
+impl Cause {
+    /// The cause in two or three words.
+    pub const fn brief(self) -> &'static str {
+        match self {
+            Self::FewPairs => "few pairs",
+            Self::NoInterval => "no interval",
+            Self::VeryWide => "very wide interval",
+            Self::Wide => "wide interval",
+            Self::Disturbed => "disturbed pairs",
+            Self::Unobserved => "disturbance not known",
+            Self::OneSeed => "one seed",
+            Self::OtherSpeed => "machine changed",
+        }
+    }
+
+    const fn level(self) -> Level {
+        match self {
+            Self::FewPairs | Self::NoInterval | Self::VeryWide => Level::Weak,
+            Self::Wide | Self::Disturbed | Self::Unobserved | Self::OneSeed | Self::OtherSpeed => Level::Care,
+        }
+    }
+}
+
+/// How good the evidence of a comparison is, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Support {
+    /// The level.
+    pub level: Level,
+    /// Why it is not good, in the order of [`Cause`], which is that of their weight.
+    pub causes: Vec<Cause>,
+    /// `Evidence: good.`
+    head: String,
+    /// The facts.
+    facts: String,
+}
+
+impl Support {
+    /// All of it in one line of text.
+    pub fn text(&self) -> String {
+        format!("{} {}", self.head, self.facts)
+    }
+
+    /// All of it in one line of a page.
+    pub fn line(&self) -> Markup {
+        html! {
+            div.support {
+                span.level.(self.level.class()) aria-hidden="true" { (self.level.symbol()) } " "
+                b { (self.head) } " " (self.facts)
+            }
+        }
+    }
+}
+
+/// How good the evidence of each comparison with a speedup is, by the name of the comparison.
+pub fn all(evidence: &Evidence) -> BTreeMap<&str, Support> {
+    let (spec, status) = (&evidence.job.spec, &evidence.status);
+    let speeds = other_speeds(spec, status);
+    let phases = status.phases.iter().map(|phase| Comparison::of_phase(phase, spec));
+    let bundle = status.bundle.iter().map(|bundle| Comparison::of_bundle(bundle, spec));
+    let each = phases.chain(bundle).filter_map(|it| {
+        let support = support(&it, &it.pairs(spec), &it.half_pairs(status), speeds.get(it.name))?;
+        Some((it.name, support))
+    });
+    each.collect()
+}
+
+/// How good the evidence of a comparison is; `None` without a speedup.
+pub fn support(
+    comparison: &Comparison<'_>,
+    pairs: &[Pair],
+    half: &[HalfPair],
+    other: Option<&OtherSpeed<'_>>,
+) -> Option<Support> {
+    let speedup = comparison.speedup?;
+    let mut causes = BTreeSet::new();
+    let mut facts = of_pairs(comparison, speedup, (pairs, pairs.len() + half.len()), &mut causes);
+    facts.push(of_interval(speedup, &mut causes));
+    facts.extend(comparison.quality.map(|quality| match quality.seeds {
+        1 => {
+            causes.insert(Cause::OneSeed);
+            "quality of one seed: no interval".to_owned()
+        }
+        seeds => format!("quality of {seeds} seeds"),
+    }));
+    causes.extend(other.map(|_| Cause::OtherSpeed));
+    let level = causes.iter().map(|cause| cause.level()).max().unwrap_or(Level::Good);
+    let so_far = if comparison.is_final { "" } else { " so far" };
+    let mut facts = facts.join("; ") + ".";
+    if let Some(other) = other {
+        facts = format!("{facts} {}", other.text());
+    }
+    Some(Support {
+        level,
+        causes: causes.into_iter().collect(),
+        head: format!("Evidence{so_far}: {}.", level.word()),
+        facts,
+    })
+}
+
+/// How many of the measured pairs count, `of` this number, and whether they were disturbed.
+fn of_pairs(
+    comparison: &Comparison<'_>,
+    speedup: &Speedup,
+    (pairs, of): (&[Pair], usize),
+    causes: &mut BTreeSet<Cause>,
+) -> Vec<String> {
+    let &Speedup { pairs: known, disturbed, .. } = speedup;
+    let few = if known < FEWEST { ", fewer than 3" } else { "" };
+    causes.extend((known < FEWEST).then_some(Cause::FewPairs));
+    let counted: Vec<&Pair> = pairs.iter().filter(|pair| pair.not_counted.is_none()).collect();
+    if counted.len() == known as usize {
+        let seeds: BTreeSet<u32> = counted.iter().map(|pair| pair.seed).collect();
+        let plural = if seeds.len() == 1 { "" } else { "s" };
+        let seeds: Vec<String> = seeds.iter().map(u32::to_string).collect();
+        let counts = format!("{known} of {of} pairs {}{few}, seed{plural} {}", verb(known, "count"), seeds.join(", "));
+        return [vec![counts], of_disturbance(&counted, causes)].concat();
+    }
+    // The status does not have the launches of the verdict.
+    causes.insert(Cause::Unobserved);
+    causes.extend((disturbed > 0).then_some(Cause::Disturbed));
+    let is_gone = !comparison.launches.iter().any(|launch| launch.kind == LaunchKind::Measure);
+    let plural = if known == 1 { "" } else { "s" };
+    let launches = if is_gone {
+        format!(
+            "The launches of its {known} pair{plural}{few} are no longer in the status, which keeps the newest \
+             evidence only"
+        )
+    } else {
+        format!(
+            "{known} pair{plural} {}{few}, and the launches in the status are not those of the verdict",
+            verb(known, "count")
+        )
+    };
+    let what = match disturbed {
+        0 => "whether they were disturbed is not shown".to_owned(),
+        _ => format!("{disturbed} of {known} were disturbed"),
+    };
+    vec![launches, what]
+}
+
+/// Whether the pairs that count were disturbed, as far as that is known.
+fn of_disturbance(counted: &[&Pair], causes: &mut BTreeSet<Cause>) -> Vec<String> {
+    let disturbed = counted.iter().filter(|pair| pair.disturbed.is_some()).count();
+    let unknown = counted.iter().filter(|pair| pair.disturbed.is_none() && !pair.observed).count();
+    causes.extend((disturbed > 0).then_some(Cause::Disturbed));
+    causes.extend((unknown > 0).then_some(Cause::Unobserved));
+    let were = if disturbed == 1 { "was" } else { "were" };
+    let found = (disturbed > 0).then(|| format!("{disturbed} of these {were} disturbed (*)"));
+    let of = if unknown == counted.len() { String::new() } else { format!("{unknown} of ") };
+    let open = (unknown > 0).then(|| format!("of {of}these it is not known whether other programs disturbed them (?)"));
+    let facts: Vec<String> = found.into_iter().chain(open).collect();
+    if facts.is_empty() { vec!["none was seen to be disturbed".to_owned()] } else { facts }
+}
+
+fn of_interval(speedup: &Speedup, causes: &mut BTreeSet<Cause>) -> String {
+    let (lower, upper) = match bounds(speedup) {
+        (Some(lower), Some(upper)) => (lower, upper),
+        (None, None) => {
+            causes.insert(Cause::NoInterval);
+            return "no interval".to_owned();
+        }
+        (Some(_), None) | (None, Some(_)) => {
+            causes.insert(Cause::NoInterval);
+            return "an end of the interval is open".to_owned();
+        }
+    };
+    let (cause, note) = match upper / lower {
+        ratio if ratio > VERY_WIDE => (Some(Cause::VeryWide), ", its upper bound more than twice the lower one"),
+        ratio if ratio > WIDE => (Some(Cause::Wide), ", which is wide"),
+        _ => (None, ""),
+    };
+    causes.extend(cause);
+    format!("interval {}{note}", span(lower, upper))
+}
+
+/// The verb of a number of things.
+fn verb(count: u32, verb: &str) -> String {
+    if count == 1 { format!("{verb}s") } else { verb.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pawl_api::status::QualityStatus;
+    use pawl_contract::disturbance::DisturbanceKind;
+    use serde_json::json;
+
+    const CALM: Pair = Pair {
+        number: 0,
+        seed: 42,
+        control: 100.0,
+        candidate: 130.0,
+        disturbed: None,
+        observed: true,
+        not_counted: None,
+    };
+
+    fn bounded(lower: &str, upper: &str, pairs: usize) -> Speedup {
+        serde_json::from_value(json!({"estimate": "1.3", "lower": lower, "upper": upper, "pairs": pairs})).unwrap()
+    }
+
+    /// The level and the causes of a comparison with these pairs.
+    fn level(speedup: &Speedup, quality: Option<&QualityStatus>, pairs: &[Pair]) -> (Level, Vec<Cause>) {
+        let comparison = Comparison {
+            name: "graph",
+            is_final: true,
+            launches: &[],
+            speedup: Some(speedup),
+            quality,
+            required: None,
+        };
+        let found = support(&comparison, pairs, &[], None).unwrap();
+        (found.level, found.causes)
+    }
+
+    #[test]
+    fn the_bounds_decide_at_their_limits() {
+        let of = |lower, upper| level(&bounded(lower, upper, 3), None, &[CALM; 3]);
+        assert_eq!(of("1.2", "1.5"), (Level::Good, vec![]));
+        assert_eq!(of("1.2", "1.501"), (Level::Care, vec![Cause::Wide]));
+        assert_eq!(of("1.0", "2.0"), (Level::Care, vec![Cause::Wide]));
+        assert_eq!(of("1.0", "2.001"), (Level::Weak, vec![Cause::VeryWide]));
+        // A bound that says nothing is none.
+        assert_eq!(of("1.2", "1e30"), (Level::Weak, vec![Cause::NoInterval]));
+    }
+
+    #[test]
+    fn fewer_than_three_pairs_or_one_without_bounds_are_weak() {
+        assert_eq!(level(&bounded("1.2", "1.3", 2), None, &[CALM; 2]), (Level::Weak, vec![Cause::FewPairs]));
+        let single: Speedup = serde_json::from_value(json!({"estimate": "1.3", "pairs": 1})).unwrap();
+        assert_eq!(level(&single, None, &[CALM]), (Level::Weak, vec![Cause::FewPairs, Cause::NoInterval]));
+    }
+
+    #[test]
+    fn disturbed_or_unobserved_pairs_are_with_care_if_they_count() {
+        let speedup = bounded("1.2", "1.3", 3);
+        let of = |last: Pair| level(&speedup, None, &[CALM, CALM, CALM, last]);
+        let disturbed = Pair { disturbed: Some((DisturbanceKind::OtherCpu, 0.4)), ..CALM };
+        let unobserved = Pair { observed: false, ..CALM };
+        for (pair, cause) in [(disturbed, Cause::Disturbed), (unobserved, Cause::Unobserved)] {
+            assert_eq!(level(&speedup, None, &[CALM, CALM, pair]), (Level::Care, vec![cause]));
+            let left_out = Pair { not_counted: Some(pawl_decision::NotCounted::Late), ..pair };
+            assert_eq!(of(left_out), (Level::Good, vec![]), "it does not count");
+        }
+    }
+
+    #[test]
+    fn a_quality_of_one_seed_is_with_care() {
+        let quality = |seeds| serde_json::from_value(json!({"lossDelta": "0", "seeds": seeds, "items": 9})).unwrap();
+        let of = |seeds| level(&bounded("1.2", "1.3", 3), Some(&quality(seeds)), &[CALM; 3]);
+        assert_eq!(of(1), (Level::Care, vec![Cause::OneSeed]));
+        assert_eq!(of(2), (Level::Good, vec![]));
+    }
+
+    #[test]
+    fn what_the_status_does_not_have_is_taken_from_the_speedup() {
+        let speedup = Speedup { disturbed: 2, ..bounded("1.2", "1.3", 5) };
+        let comparison = Comparison {
+            name: "graph",
+            is_final: true,
+            launches: &[],
+            speedup: Some(&speedup),
+            quality: None,
+            required: None,
+        };
+        let found = support(&comparison, &[], &[], None).unwrap();
+        assert_eq!(found.causes, [Cause::Disturbed, Cause::Unobserved]);
+        assert!(found.text().contains("The launches of its 5 pairs") && found.text().contains("2 of 5 were disturbed"));
+    }
+}
