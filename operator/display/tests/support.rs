@@ -87,6 +87,13 @@ fn every_speedup_has_a_line_and_its_pairs_add_up() {
             assert_eq!((counted, counted + not, of_not), (speedup.pairs as usize, of, of), "{name}: {id}: {line}");
             found += 1;
         }
+        // 7.9 pixels are the width of a digit at 12.5 pixels; signs and brackets are narrower.
+        for number in page.split("<text class=\"number\" x=\"636.0\"").skip(1) {
+            let number = number.split_once('>').unwrap().1.split('<').next().unwrap();
+            let digits = number.chars().filter(char::is_ascii_digit).count() as f64;
+            let width = 7.9 * digits + 5.0 * (number.chars().count() as f64 - digits);
+            assert!(636.0 + width < 782.0, "{name}: {number} touches the mark of the evidence");
+        }
         let marks = page.matches("<g><title>Evidence").count();
         assert_eq!(marks, judged(&evidence).len(), "{name}: a mark beside each verdict of the waterfall");
     }

@@ -165,9 +165,8 @@ fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
                 @if index > 0 { " " span.muted { "then fallback " (index) ":" } " " }
                 @for (name, value) in settings.flat() { code { (name) ": " (value) } " " }
             }
-            br;
-            span.muted { (numerics(phase, spec)) }
         }
+        p.muted { (numerics(phase, spec)) }
     }
 }
 

@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 620.0;
+/// Where the marks of the evidence begin, after the longest number, and the verdicts after them.
+const EVIDENCE: f64 = RIGHT + 162.0;
+const VERDICT: f64 = EVIDENCE + 18.0;
 const ROW: f64 = 34.0;
 const TOP: f64 = 34.0;
 
@@ -178,10 +181,10 @@ fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: b
     }
     if let Some(support) = row.support {
         let class = format!("level {}", support.level.class());
-        canvas.symbol(&class, (RIGHT + 146.0, middle + 4.5), support.level.symbol(), &support.text());
+        canvas.symbol(&class, (EVIDENCE, middle + 4.5), support.level.symbol(), &support.text());
     }
     let verdict = format!("{} {}", row.tone.symbol(), row.verdict);
-    canvas.text(&format!("verdict {class}"), (RIGHT + 164.0, middle + 4.5), Anchor::Start, &clipped(&verdict, 26));
+    canvas.text(&format!("verdict {class}"), (VERDICT, middle + 4.5), Anchor::Start, &clipped(&verdict, 26));
     if more && row.tone != Tone::Total {
         canvas.line("step", (scale.at(end), top + ROW - 8.0), (scale.at(end), top + ROW + 8.0));
     }
