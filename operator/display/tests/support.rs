@@ -75,7 +75,9 @@ fn every_speedup_has_a_line_and_its_pairs_add_up() {
         let page = render(&evidence);
         for (id, speedup) in judged(&evidence) {
             let line = line(&page, &id).unwrap_or_else(|| panic!("{name}: {id} has no line"));
-            let known = ["● Evidence", "◐ Evidence", "○ Evidence"].iter().any(|start| line.starts_with(start));
+            let known = ["● Speed measurement", "◐ Speed measurement", "○ Speed measurement"]
+                .iter()
+                .any(|start| line.starts_with(start));
             assert!(known && line.contains("interval"), "{name}: {id}: {line}");
             if line.contains("no longer in the status") {
                 assert!(line.contains(&format!("The launches of its {} pairs", speedup.pairs)), "{line}");
@@ -94,7 +96,7 @@ fn every_speedup_has_a_line_and_its_pairs_add_up() {
             let width = 7.9 * digits + 5.0 * (number.chars().count() as f64 - digits);
             assert!(636.0 + width < 782.0, "{name}: {number} touches the mark of the evidence");
         }
-        let marks = page.matches("<g><title>Evidence").count();
+        let marks = page.matches("<g><title>Speed measurement").count();
         assert_eq!(marks, judged(&evidence).len(), "{name}: a mark beside each verdict of the waterfall");
     }
     assert!(found > 30, "{found}");
@@ -103,16 +105,16 @@ fn every_speedup_has_a_line_and_its_pairs_add_up() {
 #[test]
 fn levels_and_reasons_are_those_of_the_recorded_pairs() {
     let forex = render(&recorded("forex.json"));
-    let weak = "○ Evidence: weak. 3 of 3 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval 3.40 \
+    let weak = "○ Speed measurement: weak. 3 of 3 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval 3.40 \
                 to 10.44, its upper bound more than twice the lower one; quality of 3 seeds.";
     assert_eq!(line(&forex, "all-together").unwrap(), weak);
     assert!(forex.contains("[3.40, 10.44], 3 pairs, very wide interval"), "the tile says it");
-    let gone = "◐ Evidence: with care. The launches of its 5 pairs are no longer in the status, which keeps the newest \
+    let gone = "◐ Speed measurement: with care. The launches of its 5 pairs are no longer in the status, which keeps the newest \
                 evidence only; whether they were disturbed is not shown; interval +29 % to +54 %.";
     assert_eq!(line(&forex, "phase-fused-optimizer").unwrap(), gone);
 
     let gpu = render(&recorded("huggingface-gpu.json"));
-    let care = "◐ Evidence: with care. 4 of 6 pairs count, seeds 42, 43, 44; of these it is not known whether other \
+    let care = "◐ Speed measurement: with care. 4 of 6 pairs count, seeds 42, 43, 44; of these it is not known whether other \
                 programs disturbed them (?); interval 1.31 to 2.21, which is wide.";
     assert_eq!(line(&gpu, "phase-flash-attention").unwrap(), care);
     let left = "Not counted (~, hollow) 2 of 6 pairs: pair 2: the speed of a launch still changed; pair 4: only one \
@@ -120,7 +122,7 @@ fn levels_and_reasons_are_those_of_the_recorded_pairs() {
     assert!(shown(card(&gpu, "phase-flash-attention")).contains(left));
 
     let bdh = render(&recorded("vision-bdh.json"));
-    let good = "● Evidence: good. 7 of 7 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval 0 % to \
+    let good = "● Speed measurement: good. 7 of 7 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval 0 % to \
                 +0.4 %.";
     assert_eq!(line(&bdh, "phase-loader").unwrap(), good);
     assert!(bdh.contains("[8.44, 8.53], 3 pairs</span>"), "nothing to be said in the tile");
@@ -130,14 +132,15 @@ fn levels_and_reasons_are_those_of_the_recorded_pairs() {
 fn the_same_settings_at_another_speed_are_named_in_the_later_comparison() {
     let page = render(&recorded("ups-1gpu.json"));
     let of = |id| line(&page, id).unwrap();
-    let there = "The same settings ran 27.3 items/s here and 21.2 in compile (+29 %): the machine was not the same.";
+    let there =
+        "The same settings ran 27.3 items/s here and 21.2 in compile (+29 %): the machine or its load differed.";
     assert!(of("all-together").contains(there), "{}", of("all-together"));
     for later in ["phase-checkpointing-batch30", "phase-loader"] {
         assert!(of(later).contains("and 104 in compile (+") && of(later).contains("with care"), "{}", of(later));
     }
     // The first one, one whose settings ran alike, and one after a phase that was rolled back.
     for same in ["phase-compile", "phase-bf16", "phase-fused-kernels", "phase-nothing"] {
-        assert!(of(same).starts_with("● Evidence: good."), "{}", of(same));
+        assert!(of(same).starts_with("● Speed measurement: good."), "{}", of(same));
     }
     // What was accepted when the later ones were measured is not known any more.
     let open = changed("ups-1gpu.json", |document| document["status"]["phases"][0]["state"] = json!("Measuring"));
@@ -163,7 +166,10 @@ fn a_launch_whose_partner_may_follow_is_no_half_pair() {
     let ended = changed("ups-2gpu.json", |document| document["status"]["attempt"] = Value::Null);
     let ended = loader(&render(&ended));
     assert!(ended.contains("pair 3: only one launch, its attempt ended before the other."), "{ended}");
-    assert!(ended.contains("Evidence so far: weak. 2 of 3 pairs count, fewer than 3, seeds 42, 43"), "{ended}");
+    assert!(
+        ended.contains("Speed measurement so far: weak. 2 of 3 pairs count, fewer than 3, seeds 42, 43"),
+        "{ended}"
+    );
 }
 
 #[test]

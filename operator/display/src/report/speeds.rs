@@ -41,7 +41,7 @@ impl OtherSpeed<'_> {
     /// The difference, for people.
     pub fn text(&self) -> String {
         format!(
-            "The same settings ran {} items/s here and {} in {} ({:+.0} %): the machine was not the same. A ratio \
+            "The same settings ran {} items/s here and {} in {} ({:+.0} %): the machine or its load differed. A ratio \
              within a pair is not affected as long as it was the same for both launches.",
             short(self.here),
             short(self.there),

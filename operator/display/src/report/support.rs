@@ -118,7 +118,7 @@ pub struct Support {
     pub level: Level,
     /// Why it is not good, in the order of [`Cause`], which is that of their weight.
     pub causes: Vec<Cause>,
-    /// `Evidence: good.`
+    /// `Speed measurement: good.`
     head: String,
     /// The facts.
     facts: String,
@@ -182,7 +182,7 @@ pub fn support(
     Some(Support {
         level,
         causes: causes.into_iter().collect(),
-        head: format!("Evidence{so_far}: {}.", level.word()),
+        head: format!("Speed measurement{so_far}: {}.", level.word()),
         facts,
     })
 }
