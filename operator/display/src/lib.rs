@@ -26,6 +26,7 @@ pub mod headline;
 pub mod jobs;
 mod manifest;
 pub mod numbers;
+mod payback;
 pub mod plain;
 pub mod provenance;
 pub mod report;

@@ -140,12 +140,8 @@ pub fn seconds(value: f64) -> String {
 }
 
 /// The savings of a job compared with training with the baseline: `1.20 USD saved (34 %)`, or only the percentage
-/// without a price. Until the savings exceed the cost of measurement there are none.
-pub fn saved(cost: &CostStatus) -> Option<String> {
-    let negative = [&cost.saved, &cost.saved_percent].into_iter().flatten().any(|number| number.value() < 0.0);
-    if negative {
-        return Some("measuring is not paid back yet".to_owned());
-    }
+/// without a price. They are not negative.
+pub(crate) fn money(cost: &CostStatus) -> Option<String> {
     let percent = cost.saved_percent.as_ref().map(|percent| format!("{:.0} %", percent.value()));
     let money = cost.saved.as_ref().map(|saved| format!("{:.2} {} saved", saved.value(), cost.currency));
     match (money, percent) {
@@ -208,11 +204,8 @@ mod tests {
             currency: "USD".to_owned(),
             ..CostStatus::default()
         };
-        assert_eq!(saved(&cost("1.2", "34.4")).unwrap(), "1.20 USD saved (34 %)");
-        assert_eq!(saved(&cost("", "12")).unwrap(), "12 % saved");
-        for (amount, percent) in [("", "-9274"), ("-1.2", "-12")] {
-            assert_eq!(saved(&cost(amount, percent)).unwrap(), "measuring is not paid back yet");
-        }
-        assert_eq!(saved(&cost("", "")), None);
+        assert_eq!(money(&cost("1.2", "34.4")).unwrap(), "1.20 USD saved (34 %)");
+        assert_eq!(money(&cost("", "12")).unwrap(), "12 % saved");
+        assert_eq!(money(&cost("", "")), None);
     }
 }

@@ -1,7 +1,8 @@
 //! The summary of a job: the table of phases, then settings, training, cost and files.
 
 use super::{search, table, trained};
-use crate::numbers::{percent_change, saved, short};
+use crate::numbers::{percent_change, short};
+use crate::payback;
 use crate::plain::plain;
 use crate::sentence::sentence;
 use crate::settings::{Difference, differences};
@@ -163,7 +164,7 @@ fn cost(view: &View<'_>) -> Option<String> {
     if let Some(spent) = &cost.spent {
         write!(text, ", {:.2} {}", spent.value(), cost.currency).expect(INFALLIBLE);
     }
-    if let Some(saved) = saved(cost) {
+    if let Some(saved) = payback::words(view.job, view.status) {
         write!(text, ", {saved}").expect(INFALLIBLE);
     }
     Some(text)

@@ -6,11 +6,13 @@ pub mod evidence;
 mod memory;
 mod pairs;
 mod paste;
+mod peak;
 mod phases;
 mod provenance;
 mod quality;
 pub(crate) mod search;
 mod speeds;
+mod steps;
 mod support;
 mod svg;
 mod tables;
@@ -18,7 +20,8 @@ mod training;
 mod waterfall;
 
 use self::pairs::TOGETHER;
-use crate::numbers::{factor, interval, pairs, percent_change, saved, short};
+use crate::numbers::{factor, interval, pairs, percent_change, short};
+use crate::payback;
 use crate::sentence::sentence;
 use crate::summary::alarms;
 use crate::verdict::{Tone, stage_tone, tone};
@@ -95,17 +98,20 @@ fn waterfall(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<
                 ". What was measured together is what training is promised."
             }
         }
-        (PreEscaped(figure))
-        p.legend {
-            span.key.good {} "accepted " span.key.ghost {} "not accepted, drawn at the speedup reached before it "
-            span.key.whisker {} "interval " span.key.diamond {} "expected "
-            @if !supports.is_empty() {
-                span.levels {
-                    "evidence: "
-                    @for level in Level::ALL { span.level.(level.class()) { (level.symbol()) } " " (level.word()) " " }
+        div.drawn {
+            (PreEscaped(figure))
+            p.legend {
+                span.key.good {} "accepted " span.key.ghost {} "not accepted, drawn at the speedup reached before it "
+                span.key.whisker {} "interval " span.key.diamond {} "expected "
+                @if !supports.is_empty() {
+                    span.levels {
+                        "speed measurement: "
+                        @for level in Level::ALL { span.level.(level.class()) { (level.symbol()) } " " (level.word()) " " }
+                    }
                 }
             }
         }
+        div.inwords { (steps::table(status, supports)) }
     })
 }
 
@@ -159,6 +165,13 @@ fn together_tile(evidence: &Evidence, support: Option<&Support>) -> Option<Marku
     })
 }
 
+/// What training has made of a metric, which is no effect of Pawl. A percentage of a number near 0 says nothing.
+fn during_training(before: f64, now: f64) -> String {
+    let change = percent_change(before, now).filter(|_| before.abs() * 2.0 > now.abs());
+    let change = change.map(|change| format!("{change} ")).unwrap_or_default();
+    format!("during training: {change}from {}", short(before))
+}
+
 /// Label, value and detail of each other tile.
 fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
     let status = &evidence.status;
@@ -186,26 +199,38 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
         let preferred = [gated, Some("nrmse"), Some("loss")].into_iter().flatten();
         if let Some((name, now)) = preferred.filter_map(|name| Some((name, training.measured.metric(name)?))).next() {
             let before = training.measured.first_metric(name).map(|before| before.value());
-            let change = before.and_then(|before| {
-                percent_change(before, now.value()).map(|change| format!("{change} from {}", short(before)))
-            });
-            tiles.push((format!("validation {name}"), short(now.value()), change.unwrap_or_default()));
+            let change = before.map(|before| during_training(before, now.value())).unwrap_or_default();
+            tiles.push((format!("validation {name}"), short(now.value()), change));
         }
     }
+    tiles.extend(peak::tile(status));
     if let Some(cost) = &status.cost {
         let hours = cost.gpu_hours.as_ref().map(|hours| short(hours.value())).unwrap_or_default();
         let unit = if evidence.job.spec.trainer.gpus_per_replica == 0 { "process hours" } else { "GPU hours" };
+        let saved = payback::words(&evidence.job, status);
         match &cost.spent {
             Some(spent) => {
-                let saved = saved(cost).map(|saved| format!(", {saved}")).unwrap_or_default();
+                let saved = saved.map(|saved| format!(", {saved}")).unwrap_or_default();
                 tiles.push((
                     "cost".to_owned(),
                     format!("{:.2} {}", spent.value(), cost.currency),
                     format!("{hours} {unit}{saved}"),
                 ));
             }
-            None => tiles.push((unit.to_owned(), hours, saved(cost).unwrap_or_default())),
+            None => tiles.push((unit.to_owned(), hours, saved.unwrap_or_default())),
         }
     }
     tiles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::during_training;
+
+    #[test]
+    fn the_progress_of_a_metric_is_that_of_the_training_without_a_share_of_nearly_nothing() {
+        assert_eq!(during_training(0.0996, 1.0), "during training: from 0.1");
+        assert_eq!(during_training(2.0, 0.5), "during training: -75.0 % from 2");
+        assert_eq!(during_training(0.0, 1.0), "during training: from 0");
+    }
 }

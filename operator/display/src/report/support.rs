@@ -130,6 +130,14 @@ impl Support {
         format!("{} {}", self.head, self.facts)
     }
 
+    /// The level, and in two or three words the first cause why it is not good.
+    pub fn mark(&self) -> Markup {
+        html! {
+            span.level.(self.level.class()) aria-hidden="true" { (self.level.symbol()) } " " (self.level.word())
+            @if let Some(cause) = self.causes.first() { ": " (cause.brief()) }
+        }
+    }
+
     /// All of it in one line of a page.
     pub fn line(&self) -> Markup {
         html! {

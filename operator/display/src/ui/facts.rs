@@ -1,6 +1,7 @@
 //! What a job adds to the sums over jobs.
 
 use crate::jobs::Entry;
+use crate::payback;
 use crate::verdict::{Tone, tone};
 use pawl_api::status::{PhaseStatus, Purpose};
 
@@ -51,7 +52,7 @@ impl Facts {
     pub fn new(entry: Entry<'_>) -> Self {
         let mut facts = Self {
             on_gpus: entry.job.spec.trainer.gpus_per_replica > 0,
-            saved: saved(entry),
+            saved: payback::saved(entry.job, entry.status),
             phases: entry.status.phases.iter().map(Judged::new).collect(),
             ..Self::default()
         };
@@ -67,15 +68,6 @@ impl Facts {
         }
         facts
     }
-}
-
-/// The savings in device hours: the status has them in percent of the time that the baseline takes for the same items.
-fn saved(Entry { job, status, .. }: Entry<'_>) -> Option<f64> {
-    let percent = status.cost.as_ref()?.saved_percent.as_ref()?.value();
-    let speed = status.baseline.as_ref()?.measured.items_per_second.as_ref()?.value();
-    let items = status.training.as_ref()?.measured.items as f64;
-    let baseline = items / speed * f64::from(job.spec.trainer.world_size()) / 3600.0;
-    Some(baseline * percent / 100.0).filter(|hours| hours.is_finite())
 }
 
 #[cfg(test)]
