@@ -2,10 +2,13 @@
 //! shell.
 
 use super::evidence::Evidence;
+use crate::settings::{Difference, differences};
 use crate::shell;
 use maud::{Markup, html};
+use pawl_api::TrainingJob;
 use pawl_contract::provenance::without_secrets;
 use pawl_contract::settings::Settings;
+use pawl_contract::template::{Name, Places, Rendered, Values, is_template, references, render};
 use serde_json::json;
 
 /// The heading, which says where it is pasted.
@@ -27,18 +30,78 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
             if is_open { "Nothing so far: no change was accepted yet." } else { "Nothing: no change was accepted." };
         return Some(html! { p { (nothing) } });
     }
-    let (what, text) = match command {
-        Some(words) => {
-            let shown = without_secrets(words);
-            let hidden = if shown == *words { "" } else { " *** stands for values that may be secret: put them back." };
-            (format!("Your command with the accepted changes.{hidden}"), shell::line(&shown))
-        }
-        None => ("This replaces spec.settings of your manifest.".to_owned(), manifest(accepted)),
-    };
-    Some(html! {
-        p { (what) @if is_open { " Some phases are still open." } }
-        pre.paste { (text) }
+    let open = if is_open { " Some phases are still open." } else { "" };
+    Some(match command {
+        Some(words) => html! {
+            p { "Your command with the accepted changes." (hidden(words)) (open) }
+            pre.paste { (shell::line(&without_secrets(words))) }
+        },
+        None => html! {
+            p { "This replaces spec.settings of your manifest." (open) }
+            pre.paste { (manifest(accepted)) }
+            @if !job.spec.phases.is_empty() { p.muted { (AGAIN) } }
+            @if !job.spec.workload.command.is_empty() { (script(job, accepted)) }
+        },
     })
+}
+
+/// What becomes of the phases of a manifest whose settings these replace: the hash of a verdict's inputs has the
+/// settings below the phase. These are others for all phases but those after the last accepted one.
+const AGAIN: &str = "Phases that stay in spec.phases then have another baseline: one that these settings contain \
+    already is skipped, and one that was not accepted may be measured again. Remove those that you do not want judged \
+    once more.";
+
+/// What is to be said of a command whose secret values are hidden.
+fn hidden(words: &[String]) -> &'static str {
+    let is_hidden = without_secrets(words) != words;
+    if is_hidden { " *** stands for values that may be secret: put them back." } else { "" }
+}
+
+/// How the settings reach the script of `job`, and its command with them if nothing else is in its placeholders.
+fn script(job: &TrainingJob, accepted: &Settings) -> Markup {
+    let rendered = filled(job, accepted);
+    let of_command = rendered.filter(|rendered| !rendered.consumed.is_empty());
+    html! {
+        p {
+            "The program of this job is a script of yours. It gets these settings where its command has placeholders, \
+             such as " code { "$(settings.batchPerGpu)" } " (their names are in the documentation, script/command), or \
+             reads them with the Python package pawl_launch (reference/python)."
+        }
+        @if let Some(rendered) = of_command {
+            @let unused = unused(&rendered, job, accepted);
+            p {
+                "The same as a command." (hidden(&rendered.command))
+                @if !unused.is_empty() { " Not in it, since no placeholder has them: " (unused.join(", ")) "." }
+            }
+            pre.paste { (shell::line(&without_secrets(&rendered.command))) }
+        }
+    }
+}
+
+/// The command of `job` with the settings `accepted`; `None` if something else is to be filled in: what only a launch
+/// has, such as its directories, or a variable of its environment.
+fn filled(job: &TrainingJob, accepted: &Settings) -> Option<Rendered> {
+    let workload = &job.spec.workload;
+    let command = [&workload.command[..], &workload.args[..]].concat();
+    let is_setting = |(name, _): &(Name, bool)| matches!(name, Name::Setting(_) | Name::Workload(_));
+    if !command.iter().all(|word| references(word).is_ok_and(|found| found.iter().all(is_setting))) {
+        return None;
+    }
+    let preview = pawl_decision::preview(job);
+    if preview.script.env.values().any(|value| is_template(value)) {
+        return None;
+    }
+    let mut plan = preview.launches.first()?.clone();
+    plan.settings = accepted.clone();
+    let (places, variable) = (Places::default(), |_: &str| None);
+    let values = Values { plan: &plan, world_size: preview.world_size(), places: &places, variable: &variable };
+    render(&command, &Default::default(), &values).ok().filter(|rendered| rendered.unset.is_empty())
+}
+
+/// The accepted changes that are in no placeholder.
+fn unused(rendered: &Rendered, job: &TrainingJob, accepted: &Settings) -> Vec<String> {
+    let changed = differences(&job.spec.settings, accepted).into_iter().filter(Difference::changed);
+    changed.map(|setting| setting.name).filter(|name| !rendered.consumed.contains(name)).collect()
 }
 
 /// The part of a manifest that has these settings.
@@ -75,6 +138,49 @@ mod tests {
         assert!(text.starts_with("spec:\n  settings:\n") && text.contains("\n    compile: Graph\n"), "{text}");
         assert_eq!(serde_saphyr::from_str::<Value>(&text).unwrap(), json!({"spec": {"settings": settings}}));
         assert!(!page.contains("still open"), "{page}");
+    }
+
+    /// The page of a job whose program is this command, after `graph` was accepted.
+    fn of_script(command: &[&str], args: &[&str]) -> String {
+        let spec = json!({"workload": {"command": command, "args": args}, "settings": {"batchPerGpu": 8},
+            "trainer": {"gpusPerReplica": 0}, "phases": [{"name": "graph", "settings": {"compile": "Graph"}}]});
+        let job = serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).unwrap();
+        let status = json!({"effectiveSettings": {"batchPerGpu": 16, "compile": "Graph"},
+            "phases": [{"name": "graph", "state": "Accepted"}]});
+        let status = serde_json::from_value(status).unwrap();
+        section(&Evidence::new(job, status, Vec::new(), Vec::new())).unwrap().into_string()
+    }
+
+    #[test]
+    fn the_settings_of_a_script_are_a_command_too_where_its_placeholders_are_settings() {
+        let page = of_script(
+            &["python", "train.py", "--out=my runs"],
+            &["--batch=$(settings.batchPerGpu)", "$(settings.compile=Graph:+--compile)"],
+        );
+        let command = "python train.py '--out=my runs' --batch=16 --compile</pre>";
+        assert!(page.contains(&format!("<pre class=\"paste\">{command}")), "{page}");
+        assert!(page.contains("pawl_launch") && !page.contains("Not in it"), "{page}");
+        let page = of_script(&["python", "train.py", "--batch=$(settings.batchPerGpu)", "--token=x17"], &[]);
+        assert!(page.contains("Not in it, since no placeholder has them: compile.") && !page.contains("x17"), "{page}");
+    }
+
+    #[test]
+    fn a_command_of_which_only_a_launch_knows_a_part_is_left_out() {
+        let batch = "--batch=$(settings.batchPerGpu)";
+        for command in [&["train", batch, "--steps=$(launch.steps)"][..], &["train", batch, "$(HOME)"], &["train"]] {
+            let page = of_script(command, &[]);
+            assert!(!page.contains("The same as a command") && page.contains("script/command"), "{command:?}: {page}");
+            assert_eq!(page.matches("class=\"paste\"").count(), 1, "{command:?}: {page}");
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_judged_phases_is_said_once_settings_replace_the_baseline() {
+        let status =
+            json!({"effectiveSettings": {"batchPerGpu": 16}, "phases": [{"name": "graph", "state": "Accepted"}]});
+        let page = of(status.clone(), None).unwrap();
+        assert!(page.contains("may be measured again") && !page.contains("pawl_launch"), "{page}");
+        assert!(!of(status, Some(&["train"])).unwrap().contains("measured again"), "a command has no phases");
     }
 
     #[test]
