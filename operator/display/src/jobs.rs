@@ -2,12 +2,16 @@
 
 use crate::columns::lay_out;
 use crate::manifest;
-use crate::numbers::{factor, interval, short};
+use crate::numbers::{factor, interval, percent_change, short};
+use crate::payback;
 use crate::plain::plain;
 use crate::provenance::{self, MeasuredWith};
-use crate::verdict;
-use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, Speedup};
+use crate::report::evidence;
+use crate::summary::alarms;
+use crate::verdict::{self, is_ended};
+use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use pawl_contract::decimal::Decimal;
 use pawl_contract::provenance::{Provenance, redacted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +41,11 @@ impl Entry<'_> {
         let workload = &self.job.spec.workload;
         let command = || redacted(&[&workload.command[..], &workload.args[..]].concat());
         plain(&workload.name.clone().unwrap_or_else(command))
+    }
+
+    /// Whether nothing more becomes known of it.
+    const fn is_ended(&self) -> bool {
+        is_ended(self.status.stage)
     }
 
     /// Name of the job.
@@ -84,9 +93,11 @@ fn stage(entry: &Entry<'_>) -> String {
     if entry.stopped { format!("{stage}, stopped") } else { stage.to_string() }
 }
 
-/// The savings compared with training with the baseline, after what judging cost.
+/// The savings compared with training with the baseline, after what judging cost: in the words of the page's list, but
+/// shorter.
 fn net_saved(cost: &CostStatus) -> Option<String> {
-    cost.saved_percent.as_ref().map(|percent| format!("{:+.0} %", percent.value()))
+    let percent = cost.saved_percent.as_ref()?.value();
+    Some(if percent < 0.0 { "not yet".to_owned() } else { payback::percent(percent) })
 }
 
 /// Where what is compared comes from.
@@ -125,10 +136,12 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// A result, in which those jobs differ that have different `values`; an empty one is not known yet.
-    fn new(name: &str, values: Vec<String>) -> Self {
+    /// A result, in which those jobs differ that have different `values`. An empty one is not known yet of a job that
+    /// has not ended; one that has ended differs by it from those with a value.
+    fn new(entries: &[Entry<'_>], name: &str, values: Vec<String>) -> Self {
         let known: BTreeSet<&String> = values.iter().filter(|value| !value.is_empty()).collect();
-        let differs = known.len() > 1;
+        let is_without = entries.iter().zip(&values).any(|(entry, value)| value.is_empty() && entry.is_ended());
+        let differs = known.len() > 1 || known.len() == 1 && is_without;
         Self { group: Group::Result, name: name.to_owned(), values, differs }
     }
 }
@@ -159,21 +172,23 @@ pub fn compare(a: Entry<'_>, b: Entry<'_>, width: Option<usize>) -> String {
 pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     let statuses: Vec<TrainingJobStatus> = entries.iter().map(|entry| plain(entry.status)).collect();
     let row = |name: &str, value: &dyn Fn(&TrainingJobStatus) -> Option<String>| {
-        Compared::new(name, statuses.iter().map(|status| value(status).unwrap_or_default()).collect())
+        Compared::new(entries, name, statuses.iter().map(|status| value(status).unwrap_or_default()).collect())
     };
     let own = |name: &str, value: &dyn Fn(&Entry<'_>) -> Option<String>| {
-        Compared::new(name, entries.iter().map(|entry| value(entry).unwrap_or_default()).collect())
+        Compared::new(entries, name, entries.iter().map(|entry| value(entry).unwrap_or_default()).collect())
     };
     let data = own("data", &|entry| {
         Some(provenance::data(entry.measured_with).map_or_else(|| "not known".to_owned(), |data| plain(&data)))
     });
     let differs = provenance::differ(entries.iter().filter_map(|entry| provenance::newest_data(entry.measured_with)));
+    let has_alarms = statuses.iter().any(|status| alarms(status).next().is_some());
     let workload = own("workload", &|entry| Some(entry.workload()));
     let mut rows = vec![Compared { group: Group::Manifest, ..workload }];
     rows.extend(manifests(entries));
     rows.extend([
         Compared { differs, ..data },
         row("stage", &|status| Some(status.stage.to_string())),
+        row("alarms", &|status| Some(of_alarms(status)).filter(|_| has_alarms)),
         row("speedup", &|status| status.speedup.as_ref().map(|speedup| factor(speedup.value()))),
     ]);
     let phases = statuses.iter().flat_map(|status| &status.phases);
@@ -184,12 +199,13 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     }
     rows.push(row("all together", &|status| {
         let bundle = status.bundle.as_ref()?;
-        Some(measured(verdict::word(bundle.state, status.stage), bundle.speedup.as_ref()))
+        let word = verdict::word(bundle.state, status.stage);
+        Some(measured(word, bundle.speedup.as_ref(), &bundle.reason, bundle.quality.as_ref()))
     }));
-    rows.push(row("pairs seen disturbed", &disturbed));
+    rows.push(own("pairs seen disturbed", &disturbed));
     rows.extend(settings(entries, &statuses));
-    rows.extend(trained(&statuses));
-    rows.push(own("trained in", &|entry| provenance::parts(entry.measured_with, entry.status.training.as_ref())));
+    rows.extend(trained(entries, &statuses));
+    rows.push(trained_in(entries));
     rows.push(row("device hours", &|status| {
         Some(format!("{} h", short(status.cost.as_ref()?.gpu_hours.as_ref()?.value())))
     }));
@@ -205,13 +221,49 @@ fn manifests(entries: &[Entry<'_>]) -> Vec<Compared> {
     manifest::different(&specs).into_iter().map(row).collect()
 }
 
-/// On how many disturbed pairs the verdicts rest, of how many: `2 of 9`. Of pairs that were not observed, none is.
-fn disturbed(status: &TrainingJobStatus) -> Option<String> {
-    let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
-    let speedups: Vec<&Speedup> =
-        status.phases.iter().filter_map(|phase| phase.speedup.as_ref()).chain(bundle).collect();
-    let sum = |count: fn(&Speedup) -> u32| speedups.iter().map(|speedup| count(speedup)).sum::<u32>();
-    (!speedups.is_empty()).then(|| format!("{} of {}", sum(|it| it.disturbed), sum(|it| it.pairs)))
+/// Conditions that need attention, without their messages. That there are none is known of every job.
+fn of_alarms(status: &TrainingJobStatus) -> String {
+    let alarms: Vec<String> = alarms(status).map(|alarm| format!("{}: {}", alarm.type_, alarm.reason)).collect();
+    if alarms.is_empty() { "none".to_owned() } else { alarms.join("; ") }
+}
+
+/// On how many disturbed pairs the verdicts rest, of how many, and of how many that is not known: `2 of 9; of 3 not
+/// known`.
+fn disturbed(entry: &Entry<'_>) -> Option<String> {
+    let (spec, status) = (&entry.job.spec, entry.status);
+    let bundle = status.bundle.as_ref().map(|bundle| PhaseStatus {
+        speedup: bundle.speedup.clone(),
+        launches: bundle.launches.clone(),
+        ..PhaseStatus::default()
+    });
+    let (mut all, mut disturbed, mut unknown) = (0, 0, 0);
+    for phase in status.phases.iter().chain(&bundle) {
+        let Some(speedup) = &phase.speedup else { continue };
+        let pairs = evidence::pairs(phase, spec);
+        let counted = pairs.iter().filter(|pair| pair.not_counted.is_none());
+        let calm = counted.filter(|pair| pair.observed && pair.disturbed.is_none()).count();
+        let calm = u32::try_from(calm).unwrap_or(u32::MAX);
+        all += speedup.pairs;
+        disturbed += speedup.disturbed;
+        // Not known either of a pair whose launches the status does not have any more.
+        unknown += speedup.pairs.saturating_sub(speedup.disturbed.saturating_add(calm));
+    }
+    match (all, unknown) {
+        (0, _) => None,
+        (_, 0) => Some(format!("{disturbed} of {all}")),
+        _ if unknown == all => Some(format!("not known ({all} pair{})", if all == 1 { "" } else { "s" })),
+        _ => Some(format!("{disturbed} of {all}; of {unknown} not known")),
+    }
+}
+
+/// In what the attempts that trained a model differ. Of a job of which that is not known, an empty value says nothing.
+fn trained_in(entries: &[Entry<'_>]) -> Compared {
+    let parts = |entry: &Entry<'_>| provenance::parts(entry.measured_with, entry.status.training.as_ref());
+    let values: Vec<String> = entries.iter().map(|entry| parts(entry).unwrap_or_default()).collect();
+    let known: Vec<Entry<'_>> = entries.iter().filter(|entry| !entry.measured_with.is_empty()).copied().collect();
+    let of_known = known.iter().map(|entry| parts(entry).unwrap_or_default()).collect();
+    let differs = Compared::new(&known, "", of_known).differs;
+    Compared { differs, ..Compared::new(entries, "trained in", values) }
 }
 
 /// What was measured with, in which those jobs differ of which it is known.
@@ -234,7 +286,8 @@ fn measured_with(entries: &[Entry<'_>]) -> Vec<Compared> {
         side.as_ref().and_then(|side| side.get(name)).cloned().unwrap_or_default()
     };
     let different = names.into_iter().filter(differs);
-    different.map(|name| Compared::new(&name, sides.iter().map(|side| value(side, &name)).collect())).collect()
+    let values = |name: &String| sides.iter().map(|side| value(side, name)).collect();
+    different.map(|name| Compared { differs: true, ..Compared::new(entries, &name, values(&name)) }).collect()
 }
 
 /// `names` without repetitions, in the order in which each is first.
@@ -243,17 +296,31 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     names.filter(|name| seen.insert(*name)).collect()
 }
 
-/// The verdict on a phase, and its speedup.
+/// The verdict on a phase, its speedup, the reason, and the quality.
 fn of_phase(phase: &PhaseStatus, status: &TrainingJobStatus) -> String {
-    measured(&verdict::phrase(phase, status.stage), phase.speedup.as_ref())
+    let phrase = verdict::phrase(phase, status.stage);
+    measured(&phrase, phase.speedup.as_ref(), &phase.reason, phase.quality.as_ref())
 }
 
-fn measured(verdict: &str, speedup: Option<&Speedup>) -> String {
+fn measured(verdict: &str, speedup: Option<&Speedup>, reason: &str, quality: Option<&QualityStatus>) -> String {
     let figures = speedup.map(|speedup| {
         let bounds = interval(speedup).map(|bounds| format!(" {bounds}")).unwrap_or_default();
         format!(" {}{bounds}", factor(speedup.estimate.value()))
     });
-    format!("{verdict}{}", figures.unwrap_or_default())
+    let verdict = format!("{verdict}{}", figures.unwrap_or_default());
+    let reason = Some(reason).filter(|reason| !reason.is_empty()).map(str::to_owned);
+    let parts: Vec<String> = [Some(verdict), reason, quality.map(of_quality)].into_iter().flatten().collect();
+    parts.join("; ")
+}
+
+/// The differences from the baseline: `validation loss +0.00151 (at most +0.00824), accuracy -0.3 %`.
+fn of_quality(quality: &QualityStatus) -> String {
+    let upper = quality.loss_delta_upper.as_ref().map(|upper| format!(" (at most {:+.5})", upper.value()));
+    let loss = format!("validation loss {:+.5}{}", quality.loss_delta.value(), upper.unwrap_or_default());
+    let metric = |(name, increase): (&String, &Decimal)| {
+        Some(format!("{name} {}", percent_change(1.0, 1.0 + increase.value())?))
+    };
+    std::iter::once(loss).chain(quality.metrics.iter().filter_map(metric)).collect::<Vec<_>>().join(", ")
 }
 
 /// The settings in effect in which the jobs differ.
@@ -266,26 +333,29 @@ fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compar
     let names: BTreeSet<&String> = sides.iter().flat_map(BTreeMap::keys).collect();
     let value =
         |side: &BTreeMap<String, String>, name: &str| side.get(name).cloned().unwrap_or_else(|| "default".to_owned());
-    let row = |name: &String| Compared::new(name, sides.iter().map(|side| value(side, name)).collect());
+    let row = |name: &String| Compared::new(entries, name, sides.iter().map(|side| value(side, name)).collect());
     names.into_iter().map(row).filter(|row| row.differs).collect()
 }
 
-/// What the trainings did.
-fn trained(statuses: &[TrainingJobStatus]) -> Vec<Compared> {
+/// What the trainings did. Evaluations after other items are not the same result, so these are said.
+fn trained(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compared> {
     let of = |status: &TrainingJobStatus| {
         let Some(training) = &status.training else { return Vec::new() };
         let measured = &training.measured;
         let mut facts = vec![("items".to_owned(), short(measured.items as f64))];
         facts.extend(measured.items_per_second.as_ref().map(|rate| ("items/s".to_owned(), short(rate.value()))));
-        let metrics = measured.validation.iter().flat_map(|validation| &validation.metrics);
-        facts.extend(metrics.map(|(name, value)| (format!("validation {name}"), short(value.value()))));
+        if let Some(validation) = &measured.validation {
+            let at = short(validation.items as f64);
+            let value = |value: &Decimal| format!("{} at {at} items", short(value.value()));
+            facts.extend(validation.metrics.iter().map(|(name, it)| (format!("validation {name}"), value(it))));
+        }
         facts
     };
     let sides: Vec<Vec<(String, String)>> = statuses.iter().map(of).collect();
     let value = |facts: &[(String, String)], name: &str| {
         facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
-    let row = |name: &str| Compared::new(name, sides.iter().map(|facts| value(facts, name)).collect());
+    let row = |name: &str| Compared::new(entries, name, sides.iter().map(|facts| value(facts, name)).collect());
     distinct(sides.iter().flatten().map(|(name, _)| name.as_str())).into_iter().map(row).collect()
 }
 
@@ -315,7 +385,7 @@ mod tests {
         );
         let text = list(&[entry(&toy)], None);
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words, ["toy", "Complete", "1", "of", "2", "1.50×", "-12", "%", "100%", ".pawl/toy"]);
+        assert_eq!(words, ["toy", "Complete", "1", "of", "2", "1.50×", "not", "yet", "100%", ".pawl/toy"]);
         let stopped = Entry { stopped: true, ..entry(&toy) };
         assert!(list(&[stopped], None).contains("Complete, stopped"));
         assert!(list(&[entry(&toy)], Some(20)).lines().all(|line| console::measure_text_width(line) <= 20));
@@ -364,11 +434,80 @@ mod tests {
         assert_eq!((row("seeds").group, row("seeds").values.join(" ")), (Group::Manifest, "42 52".to_owned()));
         assert!(row("seeds").differs && row("speedup").group == Group::Result);
         assert!(!row("speedup").differs && !row("phase graph").differs, "the second job has none yet: {rows:?}");
-        assert_eq!(row("pairs seen disturbed").values, ["3 of 4", ""]);
+        assert_eq!(row("pairs seen disturbed").values, ["3 of 4; of 1 not known", ""]);
         let [a, b] = &jobs;
         let text = compare(entry(a), entry(b), None);
         let places = ["IN THE MANIFEST", "seeds", "RESULT", "speedup"].map(|part| text.find(part).unwrap());
         assert!(places.is_sorted(), "{text}");
+    }
+
+    /// The values of a row, and whether the jobs differ in it.
+    fn row_of(jobs: &[(TrainingJob, TrainingJobStatus)], name: &str) -> Option<(String, bool)> {
+        let rows = compared(&jobs.iter().map(entry).collect::<Vec<_>>());
+        rows.into_iter().find(|row| row.name == name).map(|row| (row.values.join(" | "), row.differs))
+    }
+
+    #[test]
+    fn a_pair_of_which_it_is_not_known_is_not_called_calm() {
+        let launch = |pair: u32, arm: &str, disturbance: &Value| {
+            let mut launch = json!({"name": format!("{arm}-{pair}"), "kind": "Measure", "arm": arm, "pair": pair,
+                "seed": 42, "outcome": "Done", "itemsPerSecond": "100"});
+            launch.as_object_mut().unwrap().extend(disturbance.as_object().unwrap().clone());
+            launch
+        };
+        let phases = |disturbances: &[Value], disturbed: usize| {
+            let pair = |(it, pair): (&Value, u32)| ["Control", "Candidate"].map(|arm| launch(pair, arm, it));
+            let launches: Vec<Value> = disturbances.iter().zip(0..).flat_map(pair).collect();
+            let speedup = json!({"estimate": "1", "pairs": disturbances.len(), "disturbed": disturbed});
+            let phase = json!({"name": "a", "state": "Accepted", "speedup": speedup, "launches": launches});
+            json!({"stage": "Complete", "phases": [phase]})
+        };
+        let (unknown, calm) = (json!({}), json!({"otherCpuShare": "0.01", "idleCpuShare": "0.9"}));
+        let of = |disturbances: &[Value], disturbed: usize| {
+            row_of(&[job("a", phases(disturbances, disturbed))], "pairs seen disturbed").unwrap().0
+        };
+        assert_eq!(of(&[unknown.clone(), unknown.clone()], 0), "not known (2 pairs)");
+        assert_eq!(of(&[calm.clone(), calm.clone()], 0), "0 of 2");
+        assert_eq!(of(&[calm.clone(), unknown, calm], 0), "0 of 3; of 1 not known");
+    }
+
+    #[test]
+    fn phases_that_failed_for_other_reasons_or_by_other_numbers_differ() {
+        let of = |reason: &str, loss: &str| {
+            let quality = json!({"lossDelta": loss, "seeds": 3, "items": 8192, "metrics": {"accuracy": "-0.03"}});
+            let phase = json!({"name": "a", "state": "RolledBack", "reason": reason, "quality": quality});
+            job("a", json!({"stage": "Complete", "phases": [phase]}))
+        };
+        let (reason, loss) = ("QualityBelowThreshold", "0.02");
+        let both = |other| row_of(&[of(reason, loss), other], "phase a").unwrap();
+        let text = "rolled back; QualityBelowThreshold; validation loss +0.02000, accuracy -3.0 %";
+        assert_eq!(both(of(reason, loss)), (format!("{text} | {text}"), false));
+        assert!(both(of("OutOfMemory", loss)).1 && both(of(reason, "0.03")).1);
+    }
+
+    #[test]
+    fn alarms_and_the_items_of_evaluations_are_compared() {
+        let of = |conditions: Value, items: u64| {
+            let training = json!({"items": items, "validation": {"items": items, "metrics": {"loss": "0.5"}}});
+            job("a", json!({"stage": "Training", "conditions": conditions, "training": training}))
+        };
+        let slow = json!([{"type": "Degraded", "status": "True", "reason": "SlowMachine", "message": "slow",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let jobs = [of(slow, 64), of(json!([]), 128)];
+        assert_eq!(row_of(&jobs, "alarms").unwrap(), ("Degraded: SlowMachine | none".to_owned(), true));
+        assert_eq!(row_of(&jobs[1..], "alarms"), None);
+        let loss = row_of(&jobs, "validation loss").unwrap();
+        assert_eq!(loss, ("0.5 at 64 items | 0.5 at 128 items".to_owned(), true));
+    }
+
+    #[test]
+    fn what_a_job_that_has_ended_does_not_have_is_a_difference() {
+        let with = || job("a", json!({"stage": "Complete", "speedup": "1.5"}));
+        let differs = |stage: &str| row_of(&[with(), job("b", json!({"stage": stage}))], "speedup").unwrap().1;
+        assert!(differs("Complete") && differs("Failed"));
+        for stage in ["Pending", "Optimizing", "Training", "Suspended"] {
+            assert!(!differs(stage), "{stage}: it is not known yet");
+        }
     }
 
     #[test]

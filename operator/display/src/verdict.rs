@@ -73,6 +73,19 @@ pub const fn is_open(stage: Stage) -> bool {
     }
 }
 
+/// Whether a job in `stage` has ended, so that nothing more becomes known of it. A suspended one is resumed.
+pub const fn is_ended(stage: Stage) -> bool {
+    match stage {
+        Stage::Complete | Stage::Failed => true,
+        Stage::Pending
+        | Stage::Preflight
+        | Stage::Optimizing
+        | Stage::Searching
+        | Stage::Training
+        | Stage::Suspended => false,
+    }
+}
+
 /// The state of a phase, or of all together, of a job in `stage`, in words.
 pub const fn word(state: PhaseState, stage: Stage) -> &'static str {
     match state {
