@@ -11,14 +11,19 @@ use maud::{Markup, html};
 /// Most jobs that the page is for: each has its own line in the curves.
 pub const MOST: usize = curves::JOBS.len();
 
-/// The page of these jobs, each with its key.
-pub fn page(jobs: &[(&str, &Evidence)]) -> String {
+/// The page of these jobs, each with its key; `all`: also the rows in which they do not differ.
+pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
     let rows = compared(&jobs.iter().map(|(_, evidence)| entry(evidence)).collect::<Vec<_>>());
+    let (shown, equal): (Vec<_>, Vec<_>) = rows.iter().partition(|row| all || row.differs);
     let keys: Vec<String> = jobs.iter().map(|(key, _)| format!("job={}", encode(key))).collect();
     let figures: Vec<Markup> = curves::compared(jobs).iter().filter_map(Curves::figure).collect();
     let content = html! {
         h1 { "Compared" }
-        p.muted { "A row that differs begins with ≠." }
+        p.muted {
+            "≠: the jobs differ in this row; where a cell is empty, a job that has ended has no such value. \
+             What is not known yet of a job that has not ended is no difference."
+        }
+        (selected(&format!("/compare?{}", keys.join("&")), all, equal.len()))
         div.wide role="region" aria-label="Jobs beside each other" tabindex="0" {
             table.compared.cards {
                 thead {
@@ -27,10 +32,13 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
                         @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
                     }
                 }
-                @for group in Group::ALL {
-                    tbody {
-                        tr { th.group scope="rowgroup" colspan=(jobs.len() + 1) { (group.heading()) } }
-                        @for row in rows.iter().filter(|row| row.group == group) { (line(row, jobs)) }
+                // What the jobs reached is what they are compared for.
+                @for group in [Group::Result, Group::Manifest] {
+                    @if shown.iter().any(|row| row.group == group) {
+                        tbody {
+                            tr { th.group scope="rowgroup" colspan=(jobs.len() + 1) { (group.heading()) } }
+                            @for row in shown.iter().filter(|row| row.group == group) { (line(row, jobs)) }
+                        }
                     }
                 }
             }
@@ -43,6 +51,24 @@ pub fn page(jobs: &[(&str, &Evidence)]) -> String {
         }
     };
     whole("Compared", Scripts::Charts, &content)
+}
+
+/// Which rows are shown, and a link to the others.
+fn selected(address: &str, all: bool, hidden: usize) -> Markup {
+    html! {
+        p {
+            @if all {
+                "All rows. " a href=(address) { "Differences only" }
+            } @else {
+                "Differences only"
+                @match hidden {
+                    0 => ".",
+                    1 => { ", without 1 equal row. " a href={ (address) "&all=1" } { "All rows" } }
+                    _ => { ", without " (hidden) " equal rows. " a href={ (address) "&all=1" } { "All rows" } }
+                }
+            }
+        }
+    }
 }
 
 /// The job as it is compared.
@@ -72,8 +98,27 @@ mod tests {
     }
 
     fn compared(jobs: &[(&str, Evidence)]) -> String {
+        shown(jobs, true)
+    }
+
+    fn shown(jobs: &[(&str, Evidence)], all: bool) -> String {
         let jobs: Vec<(&str, &Evidence)> = jobs.iter().map(|(key, evidence)| (*key, evidence)).collect();
-        page(&jobs)
+        page(&jobs, all)
+    }
+
+    #[test]
+    fn only_differences_are_shown_and_all_rows_are_a_link_away() {
+        let jobs = ["1.5", "1.2"].map(|speedup| job("toy", json!({"stage": "Complete", "speedup": speedup})));
+        let [one, two] = jobs;
+        let jobs = [("a&b", one), ("two", two)];
+        let (some, all) = (shown(&jobs, false), shown(&jobs, true));
+        // Workload, data and stage.
+        assert!(some.contains("≠ speedup") && some.contains(", without 3 equal rows."), "{some}");
+        assert!(some.contains(r#"<a href="/compare?job=a%26b&amp;job=two&amp;all=1">All rows</a>"#), "{some}");
+        assert!(!some.contains(">stage<") && !some.contains("In the manifest"), "{some}");
+        assert!(all.contains(">stage<") && all.contains(r#"<a href="/compare?job=a%26b&amp;job=two">"#), "{all}");
+        let places = ["Result", "speedup", "In the manifest", "workload"].map(|part| all.find(part).unwrap());
+        assert!(places.is_sorted(), "{all}");
     }
 
     #[test]

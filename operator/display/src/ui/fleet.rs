@@ -182,6 +182,7 @@ mod tests {
     use super::super::list::Looked;
     use super::*;
     use crate::jobs::Entry;
+    use jiff::Timestamp;
     use serde_json::{Value, json};
 
     fn listed(name: &str, gpus: u32, phases: Value, more: Value) -> Listed {
@@ -225,7 +226,13 @@ mod tests {
     static NOWHERE: Looked = Looked { places: Vec::new(), instead: Vec::new() };
 
     fn shown<'a>(jobs: &'a [Listed], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems: &[], looked: &NOWHERE }
+        Shown {
+            jobs: query.select(jobs.iter()),
+            total: jobs.len(),
+            problems: &[],
+            looked: &NOWHERE,
+            now: Timestamp::UNIX_EPOCH,
+        }
     }
 
     #[test]

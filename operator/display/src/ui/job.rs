@@ -2,6 +2,7 @@
 
 use super::actions::Actions;
 use super::list::address;
+use super::listed::silent_since;
 use super::{Live, Scripts, live, page as whole};
 use crate::headline;
 use crate::report::evidence::Evidence;
@@ -21,6 +22,10 @@ pub struct Besides {
     pub actions: Option<Actions>,
     /// Whether nothing works on the job any more, although it has not ended.
     pub stopped: bool,
+    /// When its status was last written, if that is known.
+    pub changed: Option<Timestamp>,
+    /// The time: what was expected before it is not expected any more.
+    pub now: Timestamp,
 }
 
 /// The page of the job with this key.
@@ -45,7 +50,7 @@ fn content(key: &str, evidence: &Evidence, besides: &Besides) -> Markup {
         @if besides.stopped {
             p.now { "Stopped: repeat its command, such as " code { "pawl run FILE" } ", to resume it." }
         }
-        @if let Some(doing) = doing(evidence, besides.stopped) { p.now[!besides.stopped] { (doing) } }
+        @if let Some(doing) = doing(evidence, besides) { p.now[!besides.stopped] { (doing) } }
         @for note in &besides.notes { p.muted { (note) } }
         @if let Some(actions) = &besides.actions { (actions.render(key, &evidence.job)) }
         (report(evidence, place(key, evidence)))
@@ -61,8 +66,11 @@ fn place<'a>(key: &'a str, evidence: &Evidence) -> Option<&'a str> {
 }
 
 /// The current activity, the progress, and when the training will probably end; `None` for a job that has ended or is
-/// suspended. Of a job that stopped: the activity in which it did.
-fn doing(evidence: &Evidence, stopped: bool) -> Option<String> {
+/// suspended. Of a job that stopped: the activity in which it did. Of one of which nothing was heard for long: since
+/// when.
+fn doing(evidence: &Evidence, besides: &Besides) -> Option<String> {
+    let &Besides { stopped, changed, now, .. } = besides;
+    let minute = |time: Timestamp| time.strftime("%Y-%m-%d %H:%M UTC");
     let status = &evidence.status;
     if !is_open(status.stage) {
         return None;
@@ -74,7 +82,9 @@ fn doing(evidence: &Evidence, stopped: bool) -> Option<String> {
         doing.push(status.progress.clone());
     }
     let end = status.training.as_ref().and_then(|training| training.eta.as_deref()?.parse::<Timestamp>().ok());
-    doing.extend(end.filter(|_| !stopped).map(|end| format!("ends about {}", end.strftime("%Y-%m-%d %H:%M UTC"))));
+    doing.extend(end.filter(|end| !stopped && *end > now).map(|end| format!("ends about {}", minute(end))));
+    let silent = silent_since(status.stage, changed, now).filter(|_| !stopped);
+    doing.extend(silent.map(|since| format!("no news since {}", minute(since))));
     Some(doing.join(" · "))
 }
 
@@ -129,6 +139,22 @@ mod tests {
         assert!(text.contains(r#"<p class="now">Stopped: repeat its command"#), "{text}");
         assert!(text.contains("when it stopped · 0/0 phases evaluated · training · 41%"), "{text}");
         assert!(!text.contains("ends about") && text.matches(r#"class="now""#).count() == 1, "{text}");
+    }
+
+    #[test]
+    fn a_job_that_changes_no_more_does_not_end_in_the_past() {
+        let training = json!({"stage": "Training", "progress": "19%", "training": {"items": 64, "eta": ETA}});
+        let of = |now: &str, stopped: bool| {
+            let changed = Some("2026-01-02T03:00:00Z".parse().unwrap());
+            let besides = Besides { now: now.parse().unwrap(), changed, stopped, ..Besides::default() };
+            fragment("toy", &evidence("toy", training.clone(), json!([])), &besides)
+        };
+        let text = of("2026-01-02T03:03:00Z", false);
+        assert!(text.contains("ends about 2026-01-02 03:04 UTC") && !text.contains("no news"), "{text}");
+        let text = of("2026-01-03T00:00:00Z", false);
+        assert!(text.contains("19% · no news since 2026-01-02 03:00 UTC") && !text.contains("ends about"), "{text}");
+        let text = of("2026-01-03T00:00:00Z", true);
+        assert!(text.contains("Stopped:") && !text.contains("no news"), "said twice: {text}");
     }
 
     #[test]

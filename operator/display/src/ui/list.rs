@@ -1,9 +1,10 @@
 //! The list of jobs.
 
-use super::listed::Listed;
+use super::listed::{Listed, silent_since};
 use super::query::{Column, Query, STAGES};
 use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
+use crate::payback;
 use crate::report::displayable;
 use crate::shell::quoted;
 use crate::url::encode;
@@ -22,6 +23,8 @@ pub struct Shown<'a> {
     pub problems: &'a [String],
     /// Where jobs were looked for, if there are none.
     pub looked: &'a Looked,
+    /// The time, by which a job is silent that changes no more.
+    pub now: Timestamp,
 }
 
 /// Where jobs were looked for.
@@ -87,7 +90,7 @@ fn content(shown: &Shown<'_>, query: &Query) -> Markup {
                 a href=(query.address("/fleet", "")) { "Their device hours, rollbacks and gains" }
             }
             form action="/compare" method="get" {
-                div.wide role="region" aria-label="Jobs" tabindex="0" { (table(&shown.jobs, query)) }
+                div.wide role="region" aria-label="Jobs" tabindex="0" { (table(shown, query)) }
                 p { button data-least="2" { "Compare the selected jobs" } }
             }
         }
@@ -115,7 +118,7 @@ fn elsewhere(looked: &Looked) -> Markup {
     }
 }
 
-fn table(jobs: &[&Listed], query: &Query) -> Markup {
+fn table(shown: &Shown<'_>, query: &Query) -> Markup {
     html! {
         table.jobs.cards {
             thead {
@@ -126,7 +129,7 @@ fn table(jobs: &[&Listed], query: &Query) -> Markup {
                     th scope="col" { "Where" }
                 }
             }
-            tbody { @for job in jobs { (row(job)) } }
+            tbody { @for job in &shown.jobs { (row(job, shown.now)) } }
         }
     }
 }
@@ -147,8 +150,9 @@ fn heading(column: Column, query: &Query) -> Markup {
     }
 }
 
-fn row(job: &Listed) -> Markup {
-    let saved = job.saved_percent.map(|percent| format!("{percent:+.0} %"));
+fn row(job: &Listed, now: Timestamp) -> Markup {
+    let saved = job.saved_percent.map(payback::percent);
+    let silent = silent_since(job.stage, job.changed, now).filter(|_| !job.stopped);
     html! {
         tr {
             td data-name="Compare" {
@@ -161,6 +165,9 @@ fn row(job: &Listed) -> Markup {
             td data-name=(Column::State.heading()) {
                 span.badge.(stage_tone(job.stage).class()) { (job.stage) }
                 @if job.stopped { " " span.badge.(Tone::Unclear.class()) { "stopped" } }
+                @if let Some(since) = silent {
+                    " " span.badge.(Tone::Unclear.class()) { "no news since " (time(Some(since))) }
+                }
             }
             td.n data-name=(Column::Speedup.heading()) { (job.speedup.map(factor).unwrap_or_default()) }
             td.n data-name=(Column::Saved.heading()) { (saved.unwrap_or_default()) }
@@ -181,10 +188,10 @@ pub(super) fn address(key: &str) -> String {
     format!("/jobs/{}", encode(key))
 }
 
-/// A time to the minute; nothing when it is not known.
+/// A time of UTC to the minute; nothing when it is not known.
 fn time(time: Option<Timestamp>) -> Markup {
     html! {
-        @if let Some(time) = time { time datetime=(time) { (time.strftime("%Y-%m-%d %H:%M UTC")) } }
+        @if let Some(time) = time { time datetime=(time) { (time.strftime("%Y-%m-%d %H:%M")) } }
     }
 }
 
@@ -205,7 +212,8 @@ mod tests {
     static NOWHERE: Looked = Looked { places: Vec::new(), instead: Vec::new() };
 
     fn shown<'a>(jobs: &'a [Listed], problems: &'a [String], query: &Query) -> Shown<'a> {
-        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems, looked: &NOWHERE }
+        let now = Timestamp::from_second(0).unwrap();
+        Shown { jobs: query.select(jobs.iter()), total: jobs.len(), problems, looked: &NOWHERE, now }
     }
 
     #[test]
@@ -222,8 +230,8 @@ mod tests {
             "1.50×",
             "+12 %",
             "1 of 2, 1 rolled back",
-            "2026-01-02 03:04 UTC",
-            "1970-01-01 00:00 UTC",
+            r#"<td class="n" data-name="Started (UTC)"><time datetime="2026-01-02T03:04:05Z">2026-01-02 03:04</time>"#,
+            "1970-01-01 00:00</time>",
             r#"aria-sort="descending"><a href="/?sort=speedup">Speedup"#,
             r#"data-events="/events?sort=-speedup&amp;from=" data-revision="r1""#,
         ] {
@@ -252,6 +260,34 @@ mod tests {
         let query = Query::default();
         let text = fragment(&shown(&jobs, &[], &query), &query);
         assert_eq!(text.matches(r#"<span class="badge unclear">stopped</span>"#).count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_job_that_changes_no_more_says_since_when_but_not_that_it_stopped_too() {
+        let mut jobs = [listed("toy", json!({"stage": "Training"})), listed("other", json!({"stage": "Training"}))];
+        let query = Query::default();
+        let page = |jobs: &[Listed], now: i64| {
+            let now = Timestamp::from_second(now).unwrap();
+            fragment(&Shown { now, ..shown(jobs, &[], &query) }, &query)
+        };
+        assert!(!page(&jobs, 3_600).contains("no news"));
+        jobs[0].stopped = true;
+        let text = page(&jobs, 7_200);
+        let silent =
+            r#"<span class="badge unclear">no news since <time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00"#;
+        assert_eq!(text.matches(silent).count(), 1, "the one that stopped says that: {text}");
+        assert!(text.contains(r#"<span class="badge unclear">stopped</span>"#), "{text}");
+    }
+
+    #[test]
+    fn judging_that_is_not_paid_back_is_words_and_sorted_by_its_share() {
+        let cost = |percent: &str| json!({"cost": {"savedPercent": percent}});
+        let jobs = [listed("much", cost("-4820")), listed("little", cost("-12")), listed("none", cost("3.4"))];
+        let query = Query::parse("sort=saved").unwrap();
+        let text = page(&shown(&jobs, &[], &query), &query, "r1", false);
+        assert_eq!(text.matches(">not yet paid back<").count(), 2, "{text}");
+        let places = ["much", "little", "none"].map(|name| text.find(&format!("/jobs/{name}\"")).unwrap());
+        assert!(places.is_sorted() && text.contains(">+3 %<") && !text.contains("4820"), "{text}");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use super::facts::Facts;
 use crate::jobs::Entry;
+use crate::verdict::is_open;
 use crate::verdict::{Tone, tone};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pawl_api::status::Stage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,6 +67,16 @@ impl Listed {
     }
 }
 
+/// How long a status is unchanged before its job is said to be silent: that of one at work changes more often.
+const SILENT: SignedDuration = SignedDuration::from_hours(1);
+
+/// When the status of a job in `stage` was `changed`, if that is long before `now` although the job is said to be at
+/// work. One that has not begun waits.
+pub(super) fn silent_since(stage: Stage, changed: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    let works = is_open(stage) && stage != Stage::Pending;
+    changed.filter(|changed| works && now.duration_since(*changed) > SILENT)
+}
+
 /// Gives jobs of the same name different keys.
 pub fn distinguish<'a>(jobs: impl Iterator<Item = &'a mut Listed>) {
     let jobs: Vec<&mut Listed> = jobs.collect();
@@ -84,6 +95,19 @@ mod tests {
     use super::*;
     use pawl_api::{TrainingJob, TrainingJobStatus};
     use serde_json::json;
+
+    #[test]
+    fn only_a_job_that_is_said_to_work_is_silent_and_only_after_an_hour() {
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (changed, now) = (time("2026-01-05T10:00:00Z"), time("2026-01-05T11:00:01Z"));
+        let of = |stage, now| silent_since(stage, Some(changed), now);
+        assert_eq!(of(Stage::Training, now), Some(changed));
+        assert_eq!(of(Stage::Training, time("2026-01-05T10:59:59Z")), None);
+        assert_eq!(of(Stage::Training, time("2026-01-05T09:00:00Z")), None, "by the clock of another machine");
+        for stage in [Stage::Pending, Stage::Complete, Stage::Failed, Stage::Suspended] {
+            assert_eq!(of(stage, now), None, "{stage}");
+        }
+    }
 
     #[test]
     fn jobs_of_the_same_name_are_told_apart_by_their_place() {

@@ -61,10 +61,10 @@ impl Column {
             Self::Name => "Job",
             Self::State => "State",
             Self::Speedup => "Speedup",
-            Self::Saved => "Net saved of baseline time",
-            Self::Phases => "Phases accepted",
-            Self::Started => "Started",
-            Self::Changed => "Last change",
+            Self::Saved => "Net saved",
+            Self::Phases => "Accepted",
+            Self::Started => "Started (UTC)",
+            Self::Changed => "Last change (UTC)",
         }
     }
 

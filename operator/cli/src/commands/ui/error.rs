@@ -27,7 +27,7 @@ pub enum PageError {
     Order(#[from] OrderError),
     #[error(transparent)]
     Action(#[from] ActionError),
-    #[error("job: {0} named: name 2 to {MOST_COMPARED}, as in /compare?job=A&job=B")]
+    #[error("name 2 to {MOST_COMPARED} jobs to compare, as in /compare?job=A&job=B: this address names {0}")]
     Number(usize),
     #[error("job: \"{0}\": not in the list of jobs: choose one there")]
     Unknown(String),

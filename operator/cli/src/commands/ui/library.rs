@@ -177,7 +177,8 @@ impl Origin for StateDir {
     fn gather(&self) -> Result<Gathered, JobError> {
         let evidence = gather(self)?;
         let stopped = has_stopped(self, evidence.status.stage);
-        Ok(Gathered { evidence, notes: Vec::new(), stopped })
+        let changed = Stamps::of(self).and_then(|stamps| stamps.changed());
+        Ok(Gathered { evidence, notes: Vec::new(), stopped, changed })
     }
 
     fn status(&self) -> Result<String, JobError> {

@@ -3,6 +3,7 @@
 use super::source::{Gathered, Origin, Sources};
 use axum::response::sse::Event;
 use futures::{Stream, stream};
+use jiff::Timestamp;
 use pawl_display::ui::list::Shown;
 use pawl_display::ui::notice;
 use pawl_display::ui::query::Query;
@@ -46,7 +47,8 @@ impl View {
                 let catalog = sources.read();
                 let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
                 let looked = sources.looked(&catalog);
-                let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, looked: &looked };
+                let (total, problems) = (catalog.jobs.len(), &catalog.problems);
+                let shown = Shown { jobs, total, problems, looked: &looked, now: Timestamp::now() };
                 let html = fragment(&shown, query);
                 Look::Changed(Update { revision: catalog.revision, html })
             }

@@ -17,6 +17,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use jiff::Timestamp;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::actions::Actions;
 use pawl_display::ui::job::Besides;
@@ -81,7 +82,8 @@ async fn selected(
         let catalog = viewer.sources.read();
         let jobs = query.select(catalog.jobs.iter().map(|found| &found.listed));
         let looked = viewer.sources.looked(&catalog);
-        let shown = Shown { jobs, total: catalog.jobs.len(), problems: &catalog.problems, looked: &looked };
+        let (total, problems) = (catalog.jobs.len(), &catalog.problems);
+        let shown = Shown { jobs, total, problems, looked: &looked, now: Timestamp::now() };
         Ok(Html(page(&shown, &query, &catalog.revision)))
     })
     .await
@@ -111,8 +113,9 @@ async fn one(viewer: Viewer, Path(key): Path<String>) -> Page {
         let origin = origin(&viewer.sources.read(), &key)?;
         // Before the files are read: what changes in between is an update.
         let revision = origin.revision()?;
-        let Gathered { evidence, notes, stopped } = origin.gather()?;
-        let besides = Besides { notes, actions: offered(viewer.actions, &*origin), stopped };
+        let Gathered { evidence, notes, stopped, changed } = origin.gather()?;
+        let actions = offered(viewer.actions, &*origin);
+        let besides = Besides { notes, actions, stopped, changed, now: Timestamp::now() };
         Ok(Html(job::page(&key, &evidence, &besides, &revision)))
     })
     .await
@@ -133,7 +136,9 @@ async fn events_of_one(
     let origin = read(move || origin(&viewer.sources.read(), &wanted)).await?;
     let actions = offered(viewer.actions, &*origin);
     let fragment = move |it: &Gathered| {
-        let besides = Besides { notes: it.notes.clone(), actions: actions.clone(), stopped: it.stopped };
+        let (notes, actions) = (it.notes.clone(), actions.clone());
+        let (stopped, changed) = (it.stopped, it.changed);
+        let besides = Besides { notes, actions, stopped, changed, now: Timestamp::now() };
         job::fragment(&key, &it.evidence, &besides)
     };
     let view = View::Job { sources, origin, fragment: Box::new(fragment) };
@@ -193,7 +198,8 @@ async fn act(viewer: Viewer, Path((key, action)): Path<(String, String)>, form: 
 }
 
 async fn compared(viewer: Viewer, query: RawQuery) -> Page {
-    several(viewer, query, |jobs| Html(compare::page(jobs))).await
+    let all = parameter(query.0.as_deref().unwrap_or_default(), "all").as_deref() == Some("1");
+    several(viewer, query, move |jobs| Html(compare::page(jobs, all))).await
 }
 
 async fn compared_curves(viewer: Viewer, query: RawQuery) -> Answer {
@@ -204,7 +210,7 @@ async fn compared_curves(viewer: Viewer, query: RawQuery) -> Answer {
 async fn several<T: Send + 'static>(
     viewer: Viewer,
     RawQuery(query): RawQuery,
-    show: fn(&[(&str, &Evidence)]) -> T,
+    show: impl FnOnce(&[(&str, &Evidence)]) -> T + Send + 'static,
 ) -> Result<T, PageError> {
     let pairs = url::pairs(&query.unwrap_or_default());
     let keys: Vec<String> = pairs.into_iter().filter(|(name, _)| name == "job").map(|(_, key)| key).collect();

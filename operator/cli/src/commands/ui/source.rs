@@ -3,6 +3,7 @@
 use super::action::Action;
 #[cfg(feature = "cluster")]
 use crate::commands::kubectl::error::ClusterError;
+use jiff::Timestamp;
 use pawl_contract::record::FOLDER;
 use pawl_display::report::evidence::Evidence;
 use pawl_display::ui::list::Looked;
@@ -36,6 +37,8 @@ pub struct Gathered {
     pub notes: Vec<String>,
     /// Whether nothing works on the job any more, although it has not ended.
     pub stopped: bool,
+    /// When its status was last written, if that is known.
+    pub changed: Option<Timestamp>,
 }
 
 /// A job at the place where it is kept. Its functions may block.

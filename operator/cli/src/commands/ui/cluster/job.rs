@@ -72,7 +72,8 @@ impl Origin for ClusterJob {
             Vec::new()
         });
         notes.extend(status::note(&job));
-        Ok(Gathered { evidence: evidence::joined(job, events, &records, happened), notes, stopped: false })
+        let evidence = evidence::joined(job, events, &records, happened);
+        Ok(Gathered { evidence, notes, stopped: false, changed: self.watched.changed(&self.name) })
     }
 
     fn status(&self) -> Result<String, JobError> {

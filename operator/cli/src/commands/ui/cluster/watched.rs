@@ -4,6 +4,7 @@ use super::state::{Name, Read, State, is_refusal, is_unauthenticated};
 use crate::commands::kubectl::error::ClusterError;
 use crate::commands::kubectl::session::{JOBS, Session};
 use futures::StreamExt;
+use jiff::Timestamp;
 use kube::api::Api;
 use kube::runtime::watcher::{self, watcher};
 use pawl_api::TrainingJob;
@@ -104,6 +105,14 @@ impl Watched {
         match self.shared.state().jobs.get(name) {
             Some(Read::Job { seen, .. }) => seen.elapsed(),
             Some(Read::Unreadable(_)) | None => Duration::ZERO,
+        }
+    }
+
+    /// When the job called `name` was last written.
+    pub fn changed(&self, name: &Name) -> Option<Timestamp> {
+        match self.shared.state().jobs.get(name) {
+            Some(Read::Job { listed, .. }) => listed.changed,
+            Some(Read::Unreadable(_)) | None => None,
         }
     }
 
