@@ -3,13 +3,13 @@
 use crate::columns::lay_out;
 use crate::manifest;
 use crate::numbers::{factor, interval, percent_change, short};
-use crate::payback;
+use crate::payback::Saved;
 use crate::plain::plain;
 use crate::provenance::{self, MeasuredWith};
 use crate::report::evidence;
 use crate::summary::alarms;
 use crate::verdict::{self, is_ended};
-use pawl_api::status::{CostStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
+use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::provenance::{Provenance, redacted};
@@ -78,7 +78,7 @@ pub fn list(entries: &[Entry<'_>], width: Option<usize>) -> String {
             stage(entry),
             format!("{accepted} of {}", status.phases.len()),
             status.speedup.as_ref().map(|speedup| factor(speedup.value())).unwrap_or_default(),
-            status.cost.as_ref().and_then(net_saved).unwrap_or_default(),
+            net_saved(entry).unwrap_or_default(),
             status.progress.clone(),
             entry.place.to_owned(),
         ]
@@ -93,11 +93,14 @@ fn stage(entry: &Entry<'_>) -> String {
     if entry.stopped { format!("{stage}, stopped") } else { stage.to_string() }
 }
 
-/// The savings compared with training with the baseline, after what judging cost: in the words of the page's list, but
-/// shorter.
-fn net_saved(cost: &CostStatus) -> Option<String> {
-    let percent = cost.saved_percent.as_ref()?.value();
-    Some(if percent < 0.0 { "not yet".to_owned() } else { payback::percent(percent) })
+/// The savings compared with training with the baseline, after what judging cost: as on the page of the list, in fewer
+/// words.
+fn net_saved(entry: &Entry<'_>) -> Option<String> {
+    Some(match Saved::new(entry.job, entry.status)? {
+        saved @ Saved::Percent(_) => saved.word(),
+        Saved::NotYet => "not yet".to_owned(),
+        Saved::Never => "nothing".to_owned(),
+    })
 }
 
 /// Where what is compared comes from.

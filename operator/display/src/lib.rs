@@ -11,6 +11,7 @@
 //! - [`ui`]: the pages of `pawl ui`;
 //! - [`track`]: a job as the runs of an experiment tracker;
 //! - [`numbers`]: formatting of numbers;
+//! - [`payback`]: whether what judging cost is paid back;
 //! - [`provenance`]: what attempts were measured with: machine, versions, source;
 //! - [`url`]: percent-encoding of names in addresses;
 //! - [`plain`]: texts without control characters, which all of them but the report and the pages use.
@@ -26,7 +27,7 @@ pub mod headline;
 pub mod jobs;
 mod manifest;
 pub mod numbers;
-mod payback;
+pub mod payback;
 pub mod plain;
 pub mod provenance;
 pub mod report;

@@ -5,11 +5,39 @@ use pawl_api::status::Purpose;
 use pawl_api::{TrainingJob, TrainingJobStatus};
 
 /// That judging has cost more than training has saved so far.
-pub const NOT_YET: &str = "not yet paid back";
+const NOT_YET: &str = "not yet paid back";
 
-/// A share of the time that the baseline would take: what was saved of it, such as `+12 %`, or that it was not.
-pub fn percent(percent: f64) -> String {
-    if percent < 0.0 { NOT_YET.to_owned() } else { format!("{percent:+.0} %") }
+/// How much of the time that the baseline would take a job has saved, after what judging cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Saved {
+    /// This share, in percent.
+    Percent(f64),
+    /// Nothing yet: judging has cost more than training has saved so far.
+    NotYet,
+    /// Nothing, however long it trains: the training takes as much time as the baseline.
+    Never,
+}
+
+impl Saved {
+    /// That of a job; `None` before the speeds are known.
+    pub fn new(job: &TrainingJob, status: &TrainingJobStatus) -> Option<Self> {
+        let percent = status.cost.as_ref()?.saved_percent.as_ref()?.value();
+        let never = || balance(job, status).is_some_and(|balance| balance.gain <= 0.0);
+        Some(match percent {
+            percent if percent >= 0.0 => Self::Percent(percent),
+            _ if never() => Self::Never,
+            _ => Self::NotYet,
+        })
+    }
+
+    /// It in a column: `+12 %`, or that nothing was saved.
+    pub fn word(self) -> String {
+        match self {
+            Self::Percent(percent) => format!("{percent:+.0} %"),
+            Self::NotYet => NOT_YET.to_owned(),
+            Self::Never => "not paid back".to_owned(),
+        }
+    }
 }
 
 /// The savings of a job compared with training with the baseline: `1.20 USD saved (34 %)`, or only the percentage
@@ -64,14 +92,31 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn of(percent: &str, baseline: Value) -> Option<String> {
+    fn job_of(percent: &str, baseline: Value) -> (TrainingJob, TrainingJobStatus) {
         // 2 processes; the baseline takes 2 hours for the items, so that 4 device hours are 100 %.
         let job = json!({"spec": {"workload": {"name": "ups"}, "trainer": {"replicas": 2, "gpusPerReplica": 0}},
             "metadata": {"name": "toy"}});
         let purposes = json!({"Speed": 6 * 3_600_000, "Search": 2 * 3_600_000, "Train": 3_600_000});
         let status = json!({"baseline": baseline, "training": {"items": 720_000},
             "cost": {"purposes": purposes, "savedPercent": percent}});
-        words(&serde_json::from_value(job).unwrap(), &serde_json::from_value(status).unwrap())
+        (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap())
+    }
+
+    fn of(percent: &str, baseline: Value) -> Option<String> {
+        let (job, status) = job_of(percent, baseline);
+        words(&job, &status)
+    }
+
+    #[test]
+    fn a_column_has_the_same_in_few_words() {
+        let word = |percent: &str| {
+            let (job, status) = job_of(percent, json!({"itemsPerSecond": "100"}));
+            Saved::new(&job, &status).map(Saved::word)
+        };
+        let expected = [("12.3", "+12 %"), ("0", "+0 %"), ("-150", "not yet paid back"), ("-210", "not paid back")];
+        for (percent, expected) in expected {
+            assert_eq!(word(percent).as_deref(), Some(expected), "{percent}");
+        }
     }
 
     #[test]
@@ -87,6 +132,5 @@ mod tests {
         let lost = json!({"cost": {"saved": "-1.2", "currency": "USD"}});
         let job = serde_json::from_value(json!({"spec": {"workload": {"name": "ups"}}, "metadata": {}})).unwrap();
         assert_eq!(words(&job, &serde_json::from_value(lost).unwrap()).as_deref(), Some("not yet paid back"));
-        assert_eq!((percent(-4819.6), percent(12.3)), ("not yet paid back".to_owned(), "+12 %".to_owned()));
     }
 }

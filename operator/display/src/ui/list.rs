@@ -4,7 +4,7 @@ use super::listed::{Listed, silent_since};
 use super::query::{Column, Query, STAGES};
 use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
-use crate::payback;
+use crate::payback::Saved;
 use crate::report::displayable;
 use crate::shell::quoted;
 use crate::url::encode;
@@ -151,7 +151,7 @@ fn heading(column: Column, query: &Query) -> Markup {
 }
 
 fn row(job: &Listed, now: Timestamp) -> Markup {
-    let saved = job.saved_percent.map(payback::percent);
+    let saved = job.saved.map(Saved::word);
     let silent = silent_since(job.stage, job.changed, now).filter(|_| !job.stopped);
     html! {
         tr {

@@ -2,6 +2,7 @@
 
 use super::facts::Facts;
 use crate::jobs::Entry;
+use crate::payback::Saved;
 use crate::verdict::is_open;
 use crate::verdict::{Tone, tone};
 use jiff::{SignedDuration, Timestamp};
@@ -32,7 +33,9 @@ pub struct Listed {
     pub rolled_back: usize,
     /// Its speedup over the baseline, a ratio.
     pub speedup: Option<f64>,
-    /// Device time saved compared with training with the baseline, after what judging cost, in percent.
+    /// Whether device time was saved compared with training with the baseline, after what judging cost.
+    pub saved: Option<Saved>,
+    /// That in percent, negative where judging cost more: by it, jobs are sorted.
     pub saved_percent: Option<f64>,
     /// When it started.
     pub started: Option<Timestamp>,
@@ -59,6 +62,7 @@ impl Listed {
             accepted: count(Tone::Good),
             rolled_back: count(Tone::Bad),
             speedup: status.speedup.as_ref().map(|speedup| speedup.value()),
+            saved: Saved::new(entry.job, status),
             saved_percent: saved.map(|percent| percent.value()),
             started: status.start_time.as_deref().and_then(|time| time.parse().ok()),
             changed,
