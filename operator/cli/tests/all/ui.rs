@@ -65,6 +65,8 @@ fn jobs_are_listed_shown_and_compared() {
     assert!(code == 200 && fleet.contains("1 of 2 jobs") && fleet.contains(">graph<"), "{fleet}");
     let (code, _, compared) = ui.get("/compare?job=one&job=other");
     assert!(code == 200 && compared.contains("≠ phase graph") && compared.contains("rolled back"), "{compared}");
+    let (_, _, all) = ui.get("/compare?job=one&job=other&all=1");
+    assert!(!compared.contains(">stage<") && all.contains(">stage<"), "rows that are equal are not shown: {compared}");
     let assets = ["/assets/style.css", "/assets/ui.js", "/assets/icon.svg", "/assets/uplot.js", "/assets/charts.js"];
     for asset in assets {
         let (code, _, text) = ui.get(asset);
