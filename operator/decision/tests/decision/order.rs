@@ -111,6 +111,30 @@ fn only_phases_that_depend_on_a_change_are_evaluated_again() {
     assert!(world.ran[ran..].iter().all(|plan| !plan.launch.starts_with("fuse")));
 }
 
+/// What a report says below the settings that it offers to paste into the manifest.
+#[test]
+fn accepted_settings_as_the_baseline_skip_their_phases_and_measure_only_some_of_the_others_again() {
+    let mut world = World::new(
+        json!({"phases": [
+            {"name": "loader", "settings": {"loaderWorkers": 4}},
+            {"name": "fuse", "settings": {"compile": "Fuse"}},
+            {"name": "late", "settings": {"ropeCache": "Cached"}}]}),
+        factors(FACTORS),
+    );
+    world.run();
+    let states = |world: &World| ["loader", "fuse", "late"].map(|name| world.phase(name).state);
+    assert_eq!(states(&world), [PhaseState::RolledBack, PhaseState::Accepted, PhaseState::RolledBack]);
+    let measured = |world: &World| ["loader", "fuse", "late"].map(|name| world.launches(LaunchKind::Measure, name));
+    let before = measured(&world);
+    let accepted = serde_json::to_value(world.status.effective_settings.clone().unwrap()).unwrap();
+    world.edit(|spec| spec["settings"] = accepted);
+    world.run();
+    let after = measured(&world);
+    assert_eq!(world.verdict("fuse"), (PhaseState::Skipped, "NoEffect", 0));
+    assert!(after[0] > before[0] && world.phase("loader").state == PhaseState::RolledBack, "it has another baseline");
+    assert_eq!(after[1..], before[1..], "nothing changed for what came after the last accepted one");
+}
+
 #[test]
 fn a_drift_accepts_nothing_however_controls_are_to_be_reused() {
     let (mut accepted, mut phases) = (0, 0);
