@@ -4,7 +4,7 @@ pub(crate) mod chart;
 pub(crate) mod curves;
 pub mod evidence;
 mod memory;
-mod pairs;
+pub(crate) mod pairs;
 mod paste;
 mod peak;
 mod phases;
