@@ -7,13 +7,12 @@ use crate::tuned;
 use pawl_api::TrainingJob;
 use pawl_contract::plan::{AttemptPlan, LaunchPlan};
 use pawl_contract::provenance::Provenance;
-use pawl_contract::record::Launched;
 use pawl_contract::report::Report;
 use pawl_display::provenance::MeasuredWith;
 use pawl_display::report;
 use pawl_display::report::evidence::{Evidence, FinishedLaunch};
 use pawl_display::summary::Places;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Reads the evidence in `state`.
@@ -24,20 +23,22 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     let (document, recorded) = records::read(state)?;
     let mut launches: Vec<_> = recorded.iter().flat_map(FinishedLaunch::recorded).collect();
     let mut measured_with: Vec<_> = recorded.iter().filter_map(MeasuredWith::recorded).collect();
-    let kept = kept(state, &document.job);
+    let storage = storage(state, &document.job);
     for record in attempts::load(state)? {
         let reports = attempts::reports(state, &record);
         measured_with.extend(of_attempt(state, &record, &reports));
         let plans: BTreeMap<&str, &LaunchPlan> =
             record.plan.launches.iter().map(|plan| (plan.launch.as_str(), plan)).collect();
+        // Launches of several attempts have the same name: a training that was resumed.
+        let kept = storage.as_ref().and_then(|storage| records::of_attempt(storage, &record.plan.attempt));
         for report in &reports {
-            if let Some(&plan) = plans.get(report.launch.as_str()) {
-                let launch = FinishedLaunch::reported(&record.plan.attempt, plan, report);
-                launches.push(match kept.get(&report.launch) {
-                    Some(launched) => launch.with_record(launched),
-                    None => launch,
-                });
-            }
+            let Some(&plan) = plans.get(report.launch.as_str()) else { continue };
+            let launch = FinishedLaunch::reported(&record.plan.attempt, plan, report);
+            let launched = kept.iter().flat_map(|kept| &kept.launches).find(|it| it.report.launch == report.launch);
+            launches.push(match launched {
+                Some(launched) => launch.with_record(launched),
+                None => launch,
+            });
         }
     }
     let Document { job, status, .. } = document;
@@ -48,16 +49,14 @@ pub fn gather(state: &StateDir) -> Result<Evidence, StateError> {
     Ok(Evidence::new(job, status, events, launches).with(measured_with).with_command(command))
 }
 
-/// What the records in the job's storage have of launches that ran here, by the names of these. Nothing of a storage
-/// that is no directory here or cannot be read: the reports of the launches have the first and the newest evaluation.
-fn kept(state: &StateDir, job: &TrainingJob) -> HashMap<String, Launched> {
-    let storage = match pawl_decision::storage::location(job) {
-        None => Some(state.checkpoints()),
-        Some(url) => url.strip_prefix("file://").map(PathBuf::from),
+/// The storage with the records of the job in `state`, if that is a directory here. Without it, the reports of the
+/// launches have the first and the newest evaluation.
+fn storage(state: &StateDir, job: &TrainingJob) -> Option<StateDir> {
+    let directory = match pawl_decision::storage::location(job) {
+        None => state.checkpoints(),
+        Some(url) => PathBuf::from(url.strip_prefix("file://")?),
     };
-    let recorded = storage.and_then(|storage| records::load(&StateDir::found_in(&storage)).ok()).unwrap_or_default();
-    let launches = recorded.into_iter().flat_map(|record| record.launches);
-    launches.map(|launched| (launched.report.launch.clone(), launched)).collect()
+    Some(StateDir::found_in(&directory))
 }
 
 /// What the attempts in `state` were measured with, oldest first, as far as that is known.
@@ -111,4 +110,63 @@ pub fn places(state: &StateDir, document: &Document) -> Places {
 pub fn displayed(path: &Path) -> String {
     let relative = std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
     relative.unwrap_or_else(|| path.to_owned()).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::attempts::RecordState;
+    use pawl_contract::record::{Begun, Entry, FOLDER, Launched, Text};
+    use serde_json::{Value, json};
+    use std::fs;
+
+    /// What an attempt leaves: its plan, the report of its training, and its record in the storage.
+    fn attempt(state: &StateDir, number: u32, evaluated: &[u64]) {
+        let name = format!("toy-{number}");
+        let launch = json!({"contract": 1, "job": "toy", "attempt": name, "launch": "train-0badcafe", "kind": "Train",
+            "workload": {}, "settings": {}, "seed": 1, "budget": {}, "hangTimeoutSeconds": 1.0});
+        let plan = json!({"contract": 1, "job": "toy", "attempt": name, "replicas": 1, "ranksPerReplica": 1,
+            "gpusPerReplica": 0, "launches": [launch], "stopOnFailure": true});
+        let plan: AttemptPlan = serde_json::from_value(plan).unwrap();
+        let record = AttemptRecord {
+            plan: plan.clone(),
+            plan_hash: String::new(),
+            created: jiff::Timestamp::from_second(number.into()).unwrap(),
+            trainer: None,
+            state: RecordState::Released,
+        };
+        record.save(state).unwrap();
+        let directory = attempts::directory(state, &name);
+        fs::create_dir_all(directory.join("train-0badcafe")).unwrap();
+        fs::write(directory.join("attempt.json"), serde_json::to_vec(&plan).unwrap()).unwrap();
+        let report = json!({"contract": 1, "launch": "train-0badcafe", "kind": "Train", "rank": 0, "outcome": "Done"});
+        fs::write(directory.join("train-0badcafe/report.json"), report.to_string()).unwrap();
+        let evaluation = |items: &u64| json!({"items": items, "metrics": {"loss": 1.0}});
+        let evaluations: Vec<Value> = evaluated.iter().map(evaluation).collect();
+        let launched = json!({"time": 1, "report": report, "evaluations": evaluations});
+        let launched: Launched = serde_json::from_value(launched).unwrap();
+        let mut text = Text::default();
+        text.add(&Entry::Attempt(Box::new(Begun::planned(&plan, String::new(), 1))));
+        text.add(&Entry::Launch(Box::new(launched)));
+        let records = state.checkpoints().join(FOLDER).join("attempts");
+        fs::create_dir_all(&records).unwrap();
+        fs::write(records.join(format!("{name}.jsonl")), text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_launch_has_the_evaluations_that_its_own_attempt_has_recorded() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::new(directory.path().join("toy")).prepare().unwrap();
+        let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}}});
+        Document::new(serde_json::from_value(job).unwrap()).save(&state).unwrap();
+        // Stopped after 20 items, and resumed from 10.
+        attempt(&state, 1, &[0, 10, 20]);
+        attempt(&state, 2, &[15, 25, 35]);
+        let launches = gather(&state).unwrap().launches;
+        let items: Vec<Vec<u64>> = launches
+            .iter()
+            .map(|launch| launch.evaluations.iter().map(|evaluation| evaluation.items).collect())
+            .collect();
+        assert_eq!(items, [[0, 10, 20], [15, 25, 35]]);
+    }
 }

@@ -31,6 +31,12 @@ pub fn load(state: &StateDir) -> Result<Vec<Record>, StateError> {
     Ok(records)
 }
 
+/// The record of the attempt called `attempt` in `state`; `None` where there is none that can be read.
+pub fn of_attempt(state: &StateDir, attempt: &str) -> Option<Record> {
+    let path = state.attempts().join(format!("{attempt}.{EXTENSION}"));
+    Record::read(&text(&path).ok()?).ok()
+}
+
 /// The beginning of a file, as much as a record may have.
 fn text(path: &Path) -> Result<Vec<u8>, StateError> {
     let mut text = Vec::new();
