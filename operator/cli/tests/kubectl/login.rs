@@ -4,7 +4,7 @@ use crate::api::{Answer, Api, Asked, job, list};
 use crate::program::Program;
 use crate::ui::{after, serve};
 use serde_json::json;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -75,12 +75,15 @@ fn each_user_sees_what_the_api_server_shows_them() {
     let (code, ..) = ui.request("POST", "/logout", &headers, "token=guessed");
     assert_eq!((code, ask("Cookie", session).0), (403, 200));
     let form = format!("token={}", after(&page, r#"name="token" value=""#));
-    let mut open = ui.send("GET", "/events", &headers, "");
+    let mut open = BufReader::new(ui.send("GET", "/events", &headers, ""));
+    let mut updates = String::new();
+    while !updates.contains("job-of-a") {
+        assert!(open.read_line(&mut updates).unwrap() > 0, "{updates}");
+    }
     let (code, ..) = ui.request("POST", "/logout", &headers, &form);
     assert_eq!((code, ask("Cookie", session).0), (303, 303));
-    let mut updates = String::new();
     open.read_to_string(&mut updates).expect("the updates of an open page end");
-    assert!(updates.contains("job-of-a") && !updates.contains("job-of-b"), "{updates}");
+    assert!(!updates.contains("job-of-b"), "{updates}");
     let own = ["Bearer token-a", "Bearer token-b", "Bearer wrong"];
     assert!(api.asked().iter().all(|asked| own.contains(&asked.authorization.as_str())), "no request but a user's");
 }
