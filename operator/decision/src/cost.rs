@@ -2,6 +2,7 @@
 
 use crate::draft::Draft;
 use crate::launch::gang;
+use pawl_api::TrainingJobStatus;
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{Purpose, TrainingStatus};
 use pawl_contract::decimal::Decimal;
@@ -47,20 +48,85 @@ pub(crate) fn devices(spec: &TrainingJobSpec, purpose: Purpose) -> f64 {
 /// Estimates the savings: the cost of training the same items with the baseline, minus the cost of this training and of
 /// the evidence.
 pub(crate) fn saved(draft: &mut Draft<'_>) {
-    let baseline = draft.status.baseline.as_ref().and_then(|baseline| baseline.measured.items_per_second.as_ref());
-    let training = draft.status.training.as_ref();
-    let (Some(baseline), Some(seconds)) = (baseline, training.and_then(productive_seconds)) else { return };
-    let items = training.map_or(0, |training| training.measured.items) as f64;
-    let devices = devices(draft.spec, Purpose::Train);
+    let Some(payback) = payback(draft.spec, &draft.status) else { return };
     let price = device_hour(draft.spec);
     let cost = draft.status.cost.get_or_insert_default();
-    let balance = balance((items / baseline.value(), seconds), devices, judging_hours(&cost.purposes));
-    if let Some(saved) = price.and_then(|price| Decimal::from_f64(balance.saved_hours * price)) {
+    if let Some(saved) = price.and_then(|price| Decimal::from_f64(payback.saved_hours() * price)) {
         cost.saved = Some(saved);
     }
-    if let Some(percent) = Decimal::from_f64(balance.percent) {
+    if let Some(percent) = Decimal::from_f64(payback.saved_percent()) {
         cost.saved_percent = Some(percent);
     }
+}
+
+/// What the verdicts and the search of a job cost, and what its training has gained by them so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Payback {
+    /// Device hours not spent on training.
+    pub judging_hours: f64,
+    /// Device hours that training the same items takes with the baseline.
+    pub baseline_hours: f64,
+    /// Of these: how many the training did not take; negative if it took more.
+    pub gained_hours: f64,
+    /// Number of trained items, from the first one, at which the gain equals `judging_hours` if the training keeps its
+    /// speed. `None` at a speed that is not above that of the baseline.
+    pub items: Option<u64>,
+}
+
+impl Payback {
+    /// The savings in device hours: what was gained, minus what judging cost.
+    pub fn saved_hours(&self) -> f64 {
+        self.gained_hours - self.judging_hours
+    }
+
+    /// The savings in percent of the device hours of training with the baseline.
+    pub fn saved_percent(&self) -> f64 {
+        self.saved_hours() / self.baseline_hours * 100.0
+    }
+}
+
+/// Whether the training of a job has gained what judging cost, or after how many items it will have, computed from the
+/// speeds and the device time in its status. `None` before anything was trained, or before the speeds of the baseline
+/// and of the training are known.
+///
+/// ```
+/// // A GPU trains 200 items/s instead of 100; the verdicts took an hour of it.
+/// let spec = serde_json::from_value(serde_json::json!({"workload": {"name": "ups"}}))?;
+/// let status = serde_json::from_value(serde_json::json!({
+///     "baseline": {"itemsPerSecond": "100"},
+///     "training": {"items": 180_000, "itemsPerSecond": "200"},
+///     "cost": {"purposes": {"Speed": 3_600_000}},
+/// }))?;
+/// let payback = pawl_decision::payback(&spec, &status).unwrap();
+/// // So far it has trained for a quarter of an hour, instead of half an hour.
+/// assert_eq!((payback.judging_hours, payback.gained_hours, payback.saved_hours()), (1.0, 0.25, -0.75));
+/// assert_eq!(payback.items, Some(720_000));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn payback(spec: &TrainingJobSpec, status: &TrainingJobStatus) -> Option<Payback> {
+    let baseline = status.baseline.as_ref()?.measured.items_per_second.as_ref()?.value();
+    let training = status.training.as_ref()?;
+    let seconds = productive_seconds(training)?;
+    let items = training.measured.items as f64;
+    if !(baseline > 0.0 && items > 0.0) {
+        return None;
+    }
+    let hours = |seconds: f64| seconds * devices(spec, Purpose::Train) / 3600.0;
+    let judging_hours = status.cost.as_ref().map_or(0.0, |cost| judging_hours(&cost.purposes));
+    let (baseline_hours, training_hours) = (hours(items / baseline), hours(seconds));
+    let gained_hours = baseline_hours - training_hours;
+    // Settings that have just replaced others have no speed yet.
+    let speed = current_speed(training).unwrap_or(items / seconds);
+    let gained_by_one = hours(1.0 / baseline) - hours(1.0 / speed);
+    let more = (judging_hours - gained_hours) / gained_by_one;
+    // The cast saturates.
+    let paid_back = (gained_by_one > 0.0).then(|| (items + more).ceil() as u64);
+    Some(Payback { judging_hours, baseline_hours, gained_hours, items: paid_back })
+}
+
+/// The speed of the training with its present settings, in items per second.
+fn current_speed(training: &TrainingStatus) -> Option<f64> {
+    training.measured.items_per_second.as_ref().map(Decimal::value).filter(|speed| *speed > 0.0)
 }
 
 /// Seconds that the training so far took at the measured speeds: what was trained with settings that were replaced
@@ -69,8 +135,7 @@ pub(crate) fn productive_seconds(training: &TrainingStatus) -> Option<f64> {
     let earlier = training.replaced.as_ref();
     let (before, spent) = earlier.map_or((0, 0.0), |earlier| (earlier.items, earlier.seconds.value()));
     let items = training.measured.items.saturating_sub(before);
-    let speed = training.measured.items_per_second.as_ref().map(Decimal::value).filter(|speed| *speed > 0.0);
-    match (items, speed) {
+    match (items, current_speed(training)) {
         (0, _) => Some(spent).filter(|spent| *spent > 0.0),
         (items, speed) => Some(spent + items as f64 / speed?),
     }
@@ -90,31 +155,52 @@ pub(crate) fn judging_seconds(draft: &Draft<'_>) -> f64 {
     spent.sum::<u64>() as f64 / 1000.0 / devices(draft.spec, Purpose::Train).max(1.0)
 }
 
-/// Savings in device hours, and in percent of the device hours of training with the baseline.
-struct Balance {
-    saved_hours: f64,
-    percent: f64,
-}
-
-/// The seconds that the baseline would take for what was trained, and those of the training.
-fn balance((baseline, training): (f64, f64), devices: f64, judging_hours: f64) -> Balance {
-    let hours = |seconds: f64| seconds * devices / 3600.0;
-    let saved_hours = hours(baseline) - hours(training) - judging_hours;
-    Balance { saved_hours, percent: saved_hours / hours(baseline) * 100.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Of a job on 4 GPUs whose baseline trains 10 items/s, and of which judging took these device hours.
+    fn of(training: serde_json::Value, judging_hours: u64) -> Option<Payback> {
+        let trainer = serde_json::json!({"replicas": 2, "gpusPerReplica": 2});
+        let spec = serde_json::json!({"workload": {"name": "ups"}, "trainer": trainer});
+        let purposes = serde_json::json!({"Speed": judging_hours * 3_600_000, "Train": 5 * 3_600_000});
+        let status = serde_json::json!({"baseline": {"itemsPerSecond": "10"}, "training": training,
+            "cost": {"purposes": purposes}});
+        payback(&serde_json::from_value(spec).unwrap(), &serde_json::from_value(status).unwrap())
+    }
+
     #[test]
     fn judging_is_paid_for_before_anything_is_saved() {
-        // 4 devices; the baseline takes 10 hours, the training 5, judging took 2 device hours.
-        let whole = balance((36e3, 18e3), 4.0, 2.0);
-        assert!((whole.saved_hours - 18.0).abs() < 1e-9 && (whole.percent - 45.0).abs() < 1e-9);
-        let early = balance((360.0, 180.0), 4.0, 2.0);
-        assert!(early.saved_hours < 0.0 && early.percent < 0.0);
-        assert_eq!(Decimal::from_f64(balance((0.0, 0.0), 4.0, 0.0).percent), None, "nothing was trained");
+        // The baseline takes 10 hours, the training 5, judging took 2 device hours.
+        let at = |items: u64| of(serde_json::json!({"items": items, "itemsPerSecond": "20"}), 2);
+        let whole = at(360_000).unwrap();
+        assert!((whole.saved_hours() - 18.0).abs() < 1e-9 && (whole.saved_percent() - 45.0).abs() < 1e-9);
+        let early = at(3_600).unwrap();
+        assert!(early.saved_hours() < 0.0 && early.saved_percent() < 0.0);
+        assert_eq!((whole.items, early.items), (Some(36_000), Some(36_000)));
+        assert_eq!(at(0), None, "nothing was trained");
+    }
+
+    #[test]
+    fn a_training_that_is_no_faster_never_pays_judging_back() {
+        for speed in ["10", "5"] {
+            let found = of(serde_json::json!({"items": 3_600, "itemsPerSecond": speed}), 2).unwrap();
+            assert!(found.items.is_none() && found.gained_hours <= 0.0, "{speed}: {found:?}");
+        }
+        assert_eq!(of(serde_json::json!({"items": 3_600}), 2), None, "its speed is not known");
+    }
+
+    #[test]
+    fn what_is_still_to_gain_is_gained_at_the_speed_of_the_present_settings() {
+        // The first 3,600 items took as long as with the baseline; an item saves 0.2 device seconds since.
+        let replaced = serde_json::json!({"items": 3_600, "seconds": "360"});
+        let training = |speed: &str| serde_json::json!({"items": 7_200, "itemsPerSecond": speed, "replaced": replaced});
+        let found = of(training("20"), 2).unwrap();
+        assert!((found.gained_hours - 0.2).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.items, Some(3_600 + 36_000));
+        assert_eq!(of(training("10"), 2).unwrap().items, None);
+        let begun = serde_json::json!({"items": 3_600, "replaced": {"items": 3_600, "seconds": "180"}});
+        assert_eq!(of(begun, 2).unwrap().items, Some(36_000), "these have no speed yet");
     }
 
     #[test]

@@ -115,6 +115,7 @@ mod trainer;
 mod under_way;
 
 pub use conditions::{obstacle, obstructed, unreadable};
+pub use cost::{Payback, payback};
 pub use counted::{CountedPair, counted};
 pub use fingerprint::fingerprint;
 pub use grace::stop_grace;
