@@ -385,7 +385,9 @@ mod tests {
         );
         let text = list(&[entry(&toy)], None);
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(words, ["toy", "Complete", "1", "of", "2", "1.50×", "not", "yet", "100%", ".pawl/toy"]);
+        assert_eq!(words, ["toy", "Complete", "1", "of", "2", "1.50×", "nothing", "100%", ".pawl/toy"]);
+        let training = job("toy", json!({"stage": "Training", "cost": {"savedPercent": "-12.3"}}));
+        assert!(list(&[entry(&training)], None).contains(" not yet "), "it may still be paid back");
         let stopped = Entry { stopped: true, ..entry(&toy) };
         assert!(list(&[stopped], None).contains("Complete, stopped"));
         assert!(list(&[entry(&toy)], Some(20)).lines().all(|line| console::measure_text_width(line) <= 20));

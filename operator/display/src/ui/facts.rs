@@ -81,9 +81,9 @@ mod tests {
         let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"},
             "trainer": {"replicas": 2, "gpusPerReplica": 4}}});
         let purposes = json!({"Preflight": hour, "Speed": 2 * hour, "Search": hour, "Train": 10 * hour});
-        // 8 GPUs; the baseline takes 2 hours for the items.
+        // 8 GPUs; the baseline takes 2 hours for the items, the training 1.25.
         let status = json!({"stage": "Complete", "baseline": {"itemsPerSecond": "100"},
-            "training": {"items": 720_000}, "cost": {"purposes": purposes, "savedPercent": "12.5"},
+            "training": {"items": 720_000, "itemsPerSecond": "160"}, "cost": {"purposes": purposes},
             "phases": [{"name": "graph", "state": "RolledBack", "reason": "NoEffect"}]});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
         let facts = Facts::new(Entry { job: &job, status: &status, place: "", measured_with: &[], stopped: false });

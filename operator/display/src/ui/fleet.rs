@@ -209,7 +209,7 @@ mod tests {
     fn jobs() -> [Listed; 3] {
         let hours = |judging: u64, training: u64| {
             let purposes = json!({"Speed": judging * 3_600_000, "Train": training * 3_600_000});
-            json!({"cost": {"purposes": purposes, "savedPercent": "50"}, "training": {"items": 3600},
+            json!({"cost": {"purposes": purposes}, "training": {"items": 3600, "itemsPerSecond": "1"},
                 "baseline": {"itemsPerSecond": "0.25"}})
         };
         let slow = phase("slow", "RolledBack", "NoEffect", "1");
@@ -239,9 +239,9 @@ mod tests {
     fn hours_reasons_and_gains_are_summed_over_jobs() {
         let (jobs, query) = (jobs(), Query::default());
         let text = page(&shown(&jobs, &query), &query, "r1");
-        // Of a, the baseline takes 4 hours.
+        // Of a and c, the baseline takes 4 hours, and the training 1.
         assert_eq!(row(&text, "GPU hours"), ["2", "1", "0", "15", "2", "saved: known of 1 of the 2 that trained"]);
-        assert_eq!(row(&text, "process hours")[..5], ["1", "2", "0", "20", "2"]);
+        assert_eq!(row(&text, "process hours")[..5], ["1", "2", "0", "20", "1"]);
         assert_eq!(row(&text, "NoEffect")[..2], ["2", "2"]);
         assert_eq!(row(&text, "&lt;script&gt;x&lt;/script&gt;")[..2], ["1", "1"]);
         assert_eq!(row(&text, "graph")[..6], ["2", "1", "0", "4.00×", "2.00×", "8.00×"]);
