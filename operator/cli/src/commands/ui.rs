@@ -10,6 +10,7 @@ mod error;
 mod guard;
 mod library;
 mod live;
+mod local;
 #[cfg(feature = "cluster")]
 mod login;
 mod pages;

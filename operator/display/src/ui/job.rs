@@ -1,8 +1,8 @@
 //! A job: what it does now, and the report about it.
 
 use super::actions::Actions;
+use super::awaited::Awaited;
 use super::list::address;
-use super::listed::silent_since;
 use super::{Live, Scripts, live, page as whole};
 use crate::headline;
 use crate::report::evidence::Evidence;
@@ -22,8 +22,8 @@ pub struct Besides {
     pub actions: Option<Actions>,
     /// Whether nothing works on the job any more, although it has not ended.
     pub stopped: bool,
-    /// When its status was last written, if that is known.
-    pub changed: Option<Timestamp>,
+    /// What it shows after a time although nothing is written.
+    pub awaited: Awaited,
     /// The time: what was expected before it is not expected any more.
     pub now: Timestamp,
 }
@@ -69,7 +69,7 @@ fn place<'a>(key: &'a str, evidence: &Evidence) -> Option<&'a str> {
 /// suspended. Of a job that stopped: the activity in which it did. Of one of which nothing was heard for long: since
 /// when.
 fn doing(evidence: &Evidence, besides: &Besides) -> Option<String> {
-    let &Besides { stopped, changed, now, .. } = besides;
+    let &Besides { stopped, awaited, now, .. } = besides;
     let minute = |time: Timestamp| time.strftime("%Y-%m-%d %H:%M UTC");
     let status = &evidence.status;
     if !is_open(status.stage) {
@@ -81,10 +81,8 @@ fn doing(evidence: &Evidence, besides: &Besides) -> Option<String> {
     if !status.progress.is_empty() && status.stage != Stage::Searching {
         doing.push(status.progress.clone());
     }
-    let end = status.training.as_ref().and_then(|training| training.eta.as_deref()?.parse::<Timestamp>().ok());
-    doing.extend(end.filter(|end| !stopped && *end > now).map(|end| format!("ends about {}", minute(end))));
-    let silent = silent_since(status.stage, changed, now).filter(|_| !stopped);
-    doing.extend(silent.map(|since| format!("no news since {}", minute(since))));
+    doing.extend(awaited.end(now).map(|end| format!("ends about {}", minute(end))));
+    doing.extend(awaited.silent_since(now).map(|since| format!("no news since {}", minute(since))));
     Some(doing.join(" · "))
 }
 
@@ -125,7 +123,9 @@ mod tests {
         assert!(scripts.is_sorted(), "charts.js needs uPlot: {text}");
 
         let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
-        let text = fragment("toy", &evidence("toy", training, json!([])), &Besides::default());
+        let training = evidence("toy", training, json!([]));
+        let awaited = Awaited::new(&training.status, false, None);
+        let text = fragment("toy", &training, &Besides { awaited, ..Besides::default() });
         assert!(text.contains("training · 41% · ends about 2026-01-02 03:04 UTC"), "{text}");
         let text = fragment("toy", &evidence("toy", json!({"stage": "Complete"}), json!([])), &Besides::default());
         assert!(!text.contains("class=\"now\"") && !text.contains("/jobs/toy/search"), "{text}");
@@ -134,8 +134,10 @@ mod tests {
     #[test]
     fn a_job_that_stopped_says_how_it_is_resumed() {
         let training = json!({"stage": "Training", "progress": "41%", "training": {"items": 64, "eta": ETA}});
-        let stopped = Besides { stopped: true, ..Besides::default() };
-        let text = fragment("toy", &evidence("toy", training, json!([])), &stopped);
+        let training = evidence("toy", training, json!([]));
+        let awaited = Awaited::new(&training.status, true, None);
+        let stopped = Besides { stopped: true, awaited, ..Besides::default() };
+        let text = fragment("toy", &training, &stopped);
         assert!(text.contains(r#"<p class="now">Stopped: repeat its command"#), "{text}");
         assert!(text.contains("when it stopped · 0/0 phases evaluated · training · 41%"), "{text}");
         assert!(!text.contains("ends about") && text.matches(r#"class="now""#).count() == 1, "{text}");
@@ -145,9 +147,11 @@ mod tests {
     fn a_job_that_changes_no_more_does_not_end_in_the_past() {
         let training = json!({"stage": "Training", "progress": "19%", "training": {"items": 64, "eta": ETA}});
         let of = |now: &str, stopped: bool| {
-            let changed = Some("2026-01-02T03:00:00Z".parse().unwrap());
-            let besides = Besides { now: now.parse().unwrap(), changed, stopped, ..Besides::default() };
-            fragment("toy", &evidence("toy", training.clone(), json!([])), &besides)
+            let written = Some("2026-01-02T03:00:00Z".parse().unwrap());
+            let training = evidence("toy", training.clone(), json!([]));
+            let awaited = Awaited::new(&training.status, stopped, written);
+            let besides = Besides { now: now.parse().unwrap(), awaited, stopped, ..Besides::default() };
+            fragment("toy", &training, &besides)
         };
         let text = of("2026-01-02T03:03:00Z", false);
         assert!(text.contains("ends about 2026-01-02 03:04 UTC") && !text.contains("no news"), "{text}");

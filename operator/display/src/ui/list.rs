@@ -1,6 +1,6 @@
 //! The list of jobs.
 
-use super::listed::{Listed, silent_since};
+use super::listed::Listed;
 use super::query::{Column, Query, STAGES};
 use super::{Live, Scripts, live, page as whole};
 use crate::numbers::factor;
@@ -152,7 +152,6 @@ fn heading(column: Column, query: &Query) -> Markup {
 
 fn row(job: &Listed, now: Timestamp) -> Markup {
     let saved = job.saved.map(Saved::word);
-    let silent = silent_since(job.stage, job.changed, now).filter(|_| !job.stopped);
     html! {
         tr {
             td data-name="Compare" {
@@ -165,7 +164,7 @@ fn row(job: &Listed, now: Timestamp) -> Markup {
             td data-name=(Column::State.heading()) {
                 span.badge.(stage_tone(job.stage).class()) { (job.stage) }
                 @if job.stopped { " " span.badge.(Tone::Unclear.class()) { "stopped" } }
-                @if let Some(since) = silent {
+                @if let Some(since) = job.awaited.silent_since(now) {
                     " " span.badge.(Tone::Unclear.class()) { "no news since " (time(Some(since))) }
                 }
             }
@@ -202,11 +201,16 @@ mod tests {
     use crate::jobs::Entry;
     use serde_json::{Value, json};
 
-    fn listed(name: &str, status: Value) -> Listed {
+    /// A job, made of its entry and the time at which its status was written.
+    fn made(name: &str, status: Value, stopped: bool, make: impl Fn(Entry<'_>, Option<Timestamp>) -> Listed) -> Listed {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
-        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[], stopped: false };
-        Listed::new(entry, Timestamp::from_second(0).ok())
+        let entry = Entry { job: &job, status: &status, place: ".pawl/toy", measured_with: &[], stopped };
+        make(entry, Timestamp::from_second(0).ok())
+    }
+
+    fn listed(name: &str, status: Value) -> Listed {
+        made(name, status, false, Listed::new)
     }
 
     static NOWHERE: Looked = Looked { places: Vec::new(), instead: Vec::new() };
@@ -264,18 +268,25 @@ mod tests {
 
     #[test]
     fn a_job_that_changes_no_more_says_since_when_but_not_that_it_stopped_too() {
-        let mut jobs = [listed("toy", json!({"stage": "Training"})), listed("other", json!({"stage": "Training"}))];
+        let training = || json!({"stage": "Training"});
+        let jobs = [
+            made("stopped", training(), true, Listed::new),
+            made("in-a-storage", training(), false, Listed::recorded),
+            listed("measured", json!({"stage": "Optimizing"})),
+            listed("silent", training()),
+        ];
         let query = Query::default();
-        let page = |jobs: &[Listed], now: i64| {
+        let page = |now: i64| {
             let now = Timestamp::from_second(now).unwrap();
-            fragment(&Shown { now, ..shown(jobs, &[], &query) }, &query)
+            fragment(&Shown { now, ..shown(&jobs, &[], &query) }, &query)
         };
-        assert!(!page(&jobs, 3_600).contains("no news"));
-        jobs[0].stopped = true;
-        let text = page(&jobs, 7_200);
+        assert!(!page(3_600).contains("no news"));
+        let text = page(7_200);
         let silent =
             r#"<span class="badge unclear">no news since <time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00"#;
         assert_eq!(text.matches(silent).count(), 1, "the one that stopped says that: {text}");
+        let row = text.split("<tr>").find(|row| row.contains("/jobs/silent")).unwrap();
+        assert!(row.contains(silent), "{text}");
         assert!(text.contains(r#"<span class="badge unclear">stopped</span>"#), "{text}");
     }
 

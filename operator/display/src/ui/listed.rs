@@ -1,11 +1,11 @@
 //! What the list shows of a job.
 
+use super::awaited::Awaited;
 use super::facts::Facts;
 use crate::jobs::Entry;
 use crate::payback::Saved;
-use crate::verdict::is_open;
 use crate::verdict::{Tone, tone};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use pawl_api::status::Stage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,12 +41,14 @@ pub struct Listed {
     pub started: Option<Timestamp>,
     /// When its status was last written.
     pub changed: Option<Timestamp>,
+    /// What it shows after a time although nothing is written.
+    pub awaited: Awaited,
     /// What it adds to the sums over jobs.
     pub facts: Arc<Facts>,
 }
 
 impl Listed {
-    /// The job `entry`, whose status was written at `changed`.
+    /// The job `entry`, whose status was written at `changed`, and is written for as long as the job is worked on.
     pub fn new(entry: Entry<'_>, changed: Option<Timestamp>) -> Self {
         let status = entry.status;
         let count = |wanted: Tone| status.phases.iter().filter(|phase| tone(phase.state) == wanted).count();
@@ -66,19 +68,15 @@ impl Listed {
             saved_percent: saved.map(|percent| percent.value()),
             started: status.start_time.as_deref().and_then(|time| time.parse().ok()),
             changed,
+            awaited: Awaited::new(status, entry.stopped, changed),
             facts: Arc::new(Facts::new(entry)),
         }
     }
-}
 
-/// How long a status is unchanged before its job is said to be silent: that of one at work changes more often.
-const SILENT: SignedDuration = SignedDuration::from_hours(1);
-
-/// When the status of a job in `stage` was `changed`, if that is long before `now` although the job is said to be at
-/// work. One that has not begun waits.
-pub(super) fn silent_since(stage: Stage, changed: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-    let works = is_open(stage) && stage != Stage::Pending;
-    changed.filter(|changed| works && now.duration_since(*changed) > SILENT)
+    /// As [`Self::new`], for a job in a storage, which has the status of its beginning and of its end.
+    pub fn recorded(entry: Entry<'_>, changed: Option<Timestamp>) -> Self {
+        Self { awaited: Awaited::new(entry.status, entry.stopped, None), ..Self::new(entry, changed) }
+    }
 }
 
 /// Gives jobs of the same name different keys.
@@ -99,19 +97,6 @@ mod tests {
     use super::*;
     use pawl_api::{TrainingJob, TrainingJobStatus};
     use serde_json::json;
-
-    #[test]
-    fn only_a_job_that_is_said_to_work_is_silent_and_only_after_an_hour() {
-        let time = |text: &str| text.parse::<Timestamp>().unwrap();
-        let (changed, now) = (time("2026-01-05T10:00:00Z"), time("2026-01-05T11:00:01Z"));
-        let of = |stage, now| silent_since(stage, Some(changed), now);
-        assert_eq!(of(Stage::Training, now), Some(changed));
-        assert_eq!(of(Stage::Training, time("2026-01-05T10:59:59Z")), None);
-        assert_eq!(of(Stage::Training, time("2026-01-05T09:00:00Z")), None, "by the clock of another machine");
-        for stage in [Stage::Pending, Stage::Complete, Stage::Failed, Stage::Suspended] {
-            assert_eq!(of(stage, now), None, "{stage}");
-        }
-    }
 
     #[test]
     fn jobs_of_the_same_name_are_told_apart_by_their_place() {

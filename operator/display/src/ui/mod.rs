@@ -3,6 +3,7 @@
 //! charts.
 
 pub mod actions;
+pub mod awaited;
 pub mod compare;
 pub mod curves;
 pub mod facts;

@@ -1,14 +1,12 @@
 //! The jobs of some directories. A status is read again only when its file has changed.
 
-use super::source::{Catalog, Found, Gathered, JobError, Origin, Source};
-use crate::commands::document;
+use super::local::LocalJob;
+use super::source::{Catalog, Found, Source};
 use crate::commands::source::{has_stopped, states};
-use crate::commands::status::JobResult;
 use jiff::Timestamp;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::list::Looked;
 use pawl_display::ui::listed::{Listed, distinguish};
-use pawl_local::evidence::gather;
 use pawl_local::state::document::Document;
 use pawl_local::state::{DEFAULT_ROOT, StateDir, StateError, records};
 use std::collections::HashMap;
@@ -21,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Identifies what a file contains: files of a job are replaced, which gives them another inode, or grow. Whether it
 /// can be read changes its ctime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Stamp {
+pub(super) struct Stamp {
     inode: u64,
     seconds: i64,
     nanoseconds: i64,
@@ -31,7 +29,7 @@ struct Stamp {
 
 impl Stamp {
     /// Of the file at `path`; `None` when it cannot be seen.
-    fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         Some(Self {
             inode: found.ino(),
@@ -63,7 +61,7 @@ impl Stamps {
     }
 
     /// When the job was written last.
-    fn changed(&self) -> Option<Timestamp> {
+    pub(super) fn changed(&self) -> Option<Timestamp> {
         let newest = self.record.iter().map(|stamp| stamp.seconds).chain([self.status.seconds]).max()?;
         Timestamp::from_second(newest).ok()
     }
@@ -120,8 +118,8 @@ impl Library {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads again what has changed.
-    fn look(&self, known: &mut HashMap<PathBuf, Known>) -> Look {
+    /// Reads again what has changed. A job that has become silent by `now` is another revision.
+    fn look(&self, known: &mut HashMap<PathBuf, Known>, now: Timestamp) -> Look {
         let mut newest: HashMap<PathBuf, Known> = HashMap::new();
         let (mut states, mut problems) = (Vec::new(), Vec::new());
         let mut hasher = DefaultHasher::new();
@@ -131,7 +129,8 @@ impl Library {
             let Some(stamps) = Stamps::of(&state).filter(|_| !newest.contains_key(&root)) else { continue };
             let old = known.remove(&root).filter(|known| known.stamps == stamps).map(|known| known.job);
             let Some(job) = old.or_else(|| read(&state, stamps.changed())) else { continue };
-            (&root, stamps).hash(&mut hasher);
+            let is_silent = job.as_ref().is_ok_and(|listed| listed.awaited.silent_since(now).is_some());
+            (&root, stamps, is_silent).hash(&mut hasher);
             problems.extend(job.as_ref().err().cloned());
             newest.insert(root, Known { stamps, job });
             states.push(state);
@@ -145,10 +144,12 @@ impl Library {
 impl Source for Library {
     fn read(&self) -> Catalog {
         let mut known = self.known();
-        let Look { states, problems, revision } = self.look(&mut known);
+        let Look { states, problems, revision } = self.look(&mut known, Timestamp::now());
         let listed = states.into_iter().filter_map(|state| {
-            let listed = known.get(state.root())?.job.as_ref().ok()?.clone();
-            Some(Found { listed, origin: Arc::new(state), recorded_at: Vec::new() })
+            let Known { stamps, job } = known.get(state.root())?;
+            let listed = job.as_ref().ok()?.clone();
+            let origin = Arc::new(LocalJob::new(state, *stamps, listed.awaited));
+            Some(Found { listed, origin, recorded_at: Vec::new() })
         });
         let mut jobs: Vec<Found> = listed.collect();
         distinguish(jobs.iter_mut().map(|found| &mut found.listed));
@@ -156,7 +157,7 @@ impl Source for Library {
     }
 
     fn revision(&self) -> String {
-        self.look(&mut self.known()).revision
+        self.look(&mut self.known(), Timestamp::now()).revision
     }
 
     fn looked(&self) -> Looked {
@@ -166,24 +167,6 @@ impl Source for Library {
         let places = self.directories.iter().map(place).collect();
         let instead = self.directories.iter().flat_map(|directory| below(directory)).take(NAMED);
         Looked { places, instead: instead.map(|directory| directory.display().to_string()).collect() }
-    }
-}
-
-impl Origin for StateDir {
-    fn revision(&self) -> Result<String, JobError> {
-        Ok(revision(self)?)
-    }
-
-    fn gather(&self) -> Result<Gathered, JobError> {
-        let evidence = gather(self)?;
-        let stopped = has_stopped(self, evidence.status.stage);
-        let changed = Stamps::of(self).and_then(|stamps| stamps.changed());
-        Ok(Gathered { evidence, notes: Vec::new(), stopped, changed })
-    }
-
-    fn status(&self) -> Result<String, JobError> {
-        let recorded = records::document(self)?;
-        Ok(document(&JobResult::new(self, &recorded), false))
     }
 }
 
@@ -208,27 +191,18 @@ fn read(state: &StateDir, changed: Option<Timestamp>) -> Option<Result<Listed, S
         Ok(Document { job, status, .. }) => {
             let stopped = has_stopped(state, status.stage);
             let entry = Entry { job: &job, status: &status, place: &place, measured_with: &[], stopped };
-            Some(Ok(Listed::new(entry, changed)))
+            let listed = if state.storage().is_some() { Listed::recorded } else { Listed::new };
+            Some(Ok(listed(entry, changed)))
         }
         Err(StateError::Absent { .. }) => None,
         Err(error) => Some(Err(error.to_string())),
     }
 }
 
-/// Changes when the files of the job in `state` do that its page shows.
-///
-/// # Errors
-/// [`StateError::Absent`] when there is no job any more.
-fn revision(state: &StateDir) -> Result<String, StateError> {
-    let stamps = Stamps::of(state).ok_or_else(|| StateError::Absent { path: state.status() })?;
-    let mut hasher = DefaultHasher::new();
-    (stamps, Stamp::of(&state.events())).hash(&mut hasher);
-    Ok(format!("{:016x}", hasher.finish()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::SignedDuration;
     use serde_json::json;
     use std::io;
 
@@ -261,6 +235,26 @@ mod tests {
         // A file with the stamp that is known is not opened.
         library.known.lock().unwrap().get_mut(&two).unwrap().job = Err("not read again".to_owned());
         assert_eq!(library.read().problems, ["not read again"]);
+    }
+
+    #[test]
+    fn a_job_that_becomes_silent_is_another_revision_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (training, recorded) = (directory.path().join("one"), directory.path().join("two/.pawl/_records"));
+        write(&training, "one", "Training").unwrap();
+        let at = |now: Timestamp| {
+            let library = Library::new(vec![directory.path().to_owned()]);
+            let mut known = HashMap::new();
+            library.look(&mut known, now).revision
+        };
+        let now = Timestamp::now();
+        let later = |minutes: i64| now + SignedDuration::from_mins(minutes);
+        assert_eq!(at(later(59)), at(now));
+        assert_ne!(at(later(61)), at(now), "a page that is open is made again");
+        assert_eq!(at(later(600)), at(later(61)));
+        fs::remove_dir_all(&training).unwrap();
+        write(&recorded, "two", "Training").unwrap();
+        assert_eq!(at(later(600)), at(now), "what a storage has is written at the beginning and at the end");
     }
 
     #[test]

@@ -113,9 +113,9 @@ async fn one(viewer: Viewer, Path(key): Path<String>) -> Page {
         let origin = origin(&viewer.sources.read(), &key)?;
         // Before the files are read: what changes in between is an update.
         let revision = origin.revision()?;
-        let Gathered { evidence, notes, stopped, changed } = origin.gather()?;
+        let Gathered { evidence, notes, stopped, awaited } = origin.gather()?;
         let actions = offered(viewer.actions, &*origin);
-        let besides = Besides { notes, actions, stopped, changed, now: Timestamp::now() };
+        let besides = Besides { notes, actions, stopped, awaited, now: Timestamp::now() };
         Ok(Html(job::page(&key, &evidence, &besides, &revision)))
     })
     .await
@@ -137,8 +137,8 @@ async fn events_of_one(
     let actions = offered(viewer.actions, &*origin);
     let fragment = move |it: &Gathered| {
         let (notes, actions) = (it.notes.clone(), actions.clone());
-        let (stopped, changed) = (it.stopped, it.changed);
-        let besides = Besides { notes, actions, stopped, changed, now: Timestamp::now() };
+        let (stopped, awaited) = (it.stopped, it.awaited);
+        let besides = Besides { notes, actions, stopped, awaited, now: Timestamp::now() };
         job::fragment(&key, &it.evidence, &besides)
     };
     let view = View::Job { sources, origin, fragment: Box::new(fragment) };

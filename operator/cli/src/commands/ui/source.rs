@@ -3,9 +3,9 @@
 use super::action::Action;
 #[cfg(feature = "cluster")]
 use crate::commands::kubectl::error::ClusterError;
-use jiff::Timestamp;
 use pawl_contract::record::FOLDER;
 use pawl_display::report::evidence::Evidence;
+use pawl_display::ui::awaited::Awaited;
 use pawl_display::ui::list::Looked;
 use pawl_display::ui::listed::{Listed, distinguish};
 use pawl_local::state::StateError;
@@ -37,13 +37,13 @@ pub struct Gathered {
     pub notes: Vec<String>,
     /// Whether nothing works on the job any more, although it has not ended.
     pub stopped: bool,
-    /// When its status was last written, if that is known.
-    pub changed: Option<Timestamp>,
+    /// What it shows after a time although nothing is written.
+    pub awaited: Awaited,
 }
 
 /// A job at the place where it is kept. Its functions may block.
 pub trait Origin: Send + Sync {
-    /// Changes when the page of the job does.
+    /// Changes when the page of the job does, also because of what is overdue now.
     fn revision(&self) -> Result<String, JobError>;
 
     /// Reads what its page shows.
@@ -92,7 +92,7 @@ pub struct Catalog {
     pub jobs: Vec<Found>,
     /// What could not be read, and why.
     pub problems: Vec<String>,
-    /// Changes when any of them does.
+    /// Changes when any of them does, also because of what is overdue now.
     pub revision: String,
 }
 

@@ -9,6 +9,7 @@ use crate::commands::kubectl::{evidence, pin, status, suspend};
 use crate::commands::ui::action::Action;
 use crate::commands::ui::recorded::Records;
 use crate::commands::ui::source::{Gathered, JobError, Origin};
+use jiff::Timestamp;
 use pawl_api::TrainingJob;
 use pawl_api::spec::{NO_STORAGE, Pin};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,6 +52,7 @@ impl Origin for ClusterJob {
         (&self.uid, &job.metadata.resource_version).hash(&mut hasher);
         // After a change, the page is made once more.
         (self.watched.unchanged_for(&self.name) >= SETTLED).hash(&mut hasher);
+        self.watched.awaited(&self.name).overdue(Timestamp::now()).hash(&mut hasher);
         for storage in &*self.storages {
             storage.version(location(&job), &self.uid).hash(&mut hasher);
         }
@@ -73,7 +75,7 @@ impl Origin for ClusterJob {
         });
         notes.extend(status::note(&job));
         let evidence = evidence::joined(job, events, &records, happened);
-        Ok(Gathered { evidence, notes, stopped: false, changed: self.watched.changed(&self.name) })
+        Ok(Gathered { evidence, notes, stopped: false, awaited: self.watched.awaited(&self.name) })
     }
 
     fn status(&self) -> Result<String, JobError> {

@@ -8,6 +8,7 @@ use super::recorded::Records;
 use super::source::{Catalog, Found, Source};
 use crate::commands::kubectl::error::ClusterError;
 use crate::commands::kubectl::session::{JOBS, Session};
+use jiff::Timestamp;
 use job::ClusterJob;
 use kube::Config;
 use kube::api::{Api, ListParams};
@@ -119,7 +120,8 @@ impl Source for Cluster {
 
     fn revision(&self) -> String {
         let mut hasher = DefaultHasher::new();
-        self.watched.iter().for_each(|watched| watched.revision().hash(&mut hasher));
+        let now = Timestamp::now();
+        self.watched.iter().for_each(|watched| watched.revision(now).hash(&mut hasher));
         format!("{:016x}", hasher.finish())
     }
 

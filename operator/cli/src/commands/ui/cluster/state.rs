@@ -9,6 +9,7 @@ use pawl_controller::reading::Guarded;
 use pawl_display::jobs::Entry;
 use pawl_display::ui::listed::Listed;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ pub struct State {
     /// Why there are none, or why they may be out of date.
     pub problem: Option<ClusterError>,
     /// Counts the changes.
-    pub revision: u64,
+    changes: u64,
 }
 
 impl State {
@@ -60,8 +61,24 @@ impl State {
                 self.jobs.remove(&name(&object));
             }
         }
-        self.revision += u64::from(known);
+        self.changes += u64::from(known);
         known
+    }
+
+    /// Changes with what is known, and when a job has become silent by `now`.
+    pub fn revision(&self, now: Timestamp) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.changes.hash(&mut hasher);
+        for (name, read) in &self.jobs {
+            let is_silent = match read {
+                Read::Job { listed, .. } => listed.awaited.silent_since(now).is_some(),
+                Read::Unreadable(_) => false,
+            };
+            if is_silent {
+                name.hash(&mut hasher);
+            }
+        }
+        hasher.finish()
     }
 
     /// Takes a failure of the watch. What a user may no longer see is forgotten. Returns when to try again.
@@ -74,7 +91,7 @@ impl State {
             return AGAIN;
         }
         self.problem = Some(error);
-        self.revision += 1;
+        self.changes += 1;
         if refused { AGAIN_REFUSED } else { AGAIN }
     }
 }
@@ -163,9 +180,22 @@ mod tests {
     #[test]
     fn each_change_is_another_revision() {
         let mut state = listed(&["one"]);
-        let before = state.revision;
+        // When the job was written, which is not silent yet.
+        let now = "2026-01-05T10:04:00Z".parse().unwrap();
+        let before = state.revision(now);
         state.apply(Event::Apply(job("one", "Complete")));
-        assert_ne!(state.revision, before);
+        assert_ne!(state.revision(now), before);
+    }
+
+    #[test]
+    fn a_job_that_becomes_silent_is_another_revision_once() {
+        let state = listed(&["one"]);
+        let at = |now: &str| state.revision(now.parse().unwrap());
+        let before = at("2026-01-05T10:05:00Z");
+        assert_eq!(at("2026-01-05T11:04:00Z"), before);
+        let silent = at("2026-01-05T11:04:01Z");
+        assert_ne!(silent, before, "a page that is open is made again");
+        assert_eq!(at("2026-01-06T00:00:00Z"), silent);
     }
 
     #[test]

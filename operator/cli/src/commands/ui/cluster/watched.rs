@@ -9,6 +9,7 @@ use kube::api::Api;
 use kube::runtime::watcher::{self, watcher};
 use pawl_api::TrainingJob;
 use pawl_controller::reading::{Guarded, JOB_PAGE};
+use pawl_display::ui::awaited::Awaited;
 use pawl_display::ui::listed::Listed;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,9 +83,9 @@ impl Watched {
         self.shared.state().problem.as_ref().is_some_and(is_unauthenticated)
     }
 
-    /// Changes when [`Self::read`] does.
-    pub fn revision(&self) -> u64 {
-        self.shared.state().revision
+    /// Changes when [`Self::read`] does, or a job has become silent by `now`.
+    pub fn revision(&self, now: Timestamp) -> u64 {
+        self.shared.state().revision(now)
     }
 
     /// The session for requests about the job called `name`.
@@ -108,11 +109,11 @@ impl Watched {
         }
     }
 
-    /// When the job called `name` was last written.
-    pub fn changed(&self, name: &Name) -> Option<Timestamp> {
+    /// What is awaited of the job called `name`.
+    pub fn awaited(&self, name: &Name) -> Awaited {
         match self.shared.state().jobs.get(name) {
-            Some(Read::Job { listed, .. }) => listed.changed,
-            Some(Read::Unreadable(_)) | None => None,
+            Some(Read::Job { listed, .. }) => listed.awaited,
+            Some(Read::Unreadable(_)) | None => Awaited::default(),
         }
     }
 
