@@ -47,12 +47,6 @@ fn needed(draft: &Draft<'_>) -> bool {
     count > 1 || count == 1 && (gated || selected)
 }
 
-/// Whether chance had more than one opportunity to accept something: several phases, or fallbacks, were judged.
-fn was_selected(draft: &Draft<'_>) -> bool {
-    let judged = draft.status.phases.iter().filter(|phase| !phase.launches.is_empty());
-    judged.map(|phase| phase.fallback + 1).sum::<u32>() > 1
-}
-
 /// Hash of all inputs of the bundle's verdict. Phases that were reverted after their own verdict are included, so that
 /// such a revert does not repeat the evaluation of the bundle.
 fn input_hash(draft: &Draft<'_>) -> String {
@@ -147,7 +141,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> Step {
     let evidence = draft.bundle_launches().to_vec();
     let settings = (draft.spec.settings.clone(), draft.effective());
     let comparison = Comparison::new(draft, (task(draft), EvidenceTarget::Bundle), settings, &evidence);
-    let subject = Subject { comparison, phase: None, must_confirm: was_selected(draft) };
+    let subject = Subject { comparison, phase: None };
     let verdict = judge(&subject);
     let speedup = speed::reached(&subject).as_ref().and_then(speed::status);
     let quality = quality::status(&subject.comparison);

@@ -118,6 +118,8 @@ pub use conditions::{obstacle, obstructed, unreadable};
 pub use cost::{Payback, payback};
 pub use counted::{CountedPair, counted};
 pub use fingerprint::fingerprint;
+pub use gates::quality::{DEFAULT_RELATIVE_MARGIN, confidence as quality_confidence};
+pub use gates::speed::confirmation;
 pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};
 pub use launch::gang;
@@ -125,6 +127,7 @@ pub use plan::plan;
 pub use preview::{checks, preview};
 pub use refuse::retry;
 pub use replay::{Replay, replay};
+pub use revision::patch;
 pub use search::{Repetitions, Searching, StageAmount, searching};
 pub use statistics::disturbed::NotCounted;
 

@@ -253,7 +253,7 @@ fn are_in_conflict(one: &Phase, other: &Phase) -> bool {
 }
 
 fn subject<'a>(draft: &'a Draft<'a>, index: usize) -> Subject<'a> {
-    Subject { phase: Some(&draft.spec.phases[index]), comparison: comparison(draft, index), must_confirm: false }
+    Subject { phase: Some(&draft.spec.phases[index]), comparison: comparison(draft, index) }
 }
 
 /// Opens the task: keeps the launches with equal settings. A control counts only beside its candidate: one that ran at

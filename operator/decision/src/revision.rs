@@ -13,7 +13,7 @@ pub(crate) fn revision(settings: &Settings) -> String {
 }
 
 /// The patch of a phase with the fallback of this number (0: none), which replaces earlier fallbacks.
-pub(crate) fn patch(phase: &Phase, number: u32) -> Settings {
+pub fn patch(phase: &Phase, number: u32) -> Settings {
     let fallback = (number as usize).checked_sub(1).and_then(|index| phase.fallbacks.get(index));
     fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
 }

@@ -64,8 +64,6 @@ pub(crate) struct Subject<'a> {
     /// The phase, which is compared with the settings accepted so far; `None` for all accepted phases together, which
     /// are compared with the baseline.
     pub phase: Option<&'a Phase>,
-    /// Whether the accepted phases must be confirmed by pairs that have not selected them.
-    pub must_confirm: bool,
 }
 
 /// A gate on settings being evaluated.

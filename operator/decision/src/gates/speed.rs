@@ -10,8 +10,8 @@ use crate::statistics::outside::unrest;
 use crate::statistics::sequential::{
     Interval, Sequential, Weighed, alpha, looks, ratio, required, sequential, share_of_t, tested,
 };
-use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, Trigger};
-use pawl_api::status::{Arm, Purpose, Speedup};
+use pawl_api::spec::{Analysis, OnInconclusive, Phase, Pin, TrainingJobSpec, Trigger};
+use pawl_api::status::{Arm, Purpose, Speedup, TrainingJobStatus};
 use pawl_contract::decimal::Decimal;
 use pawl_contract::plan::LaunchKind;
 use std::fmt;
@@ -43,14 +43,14 @@ fn threshold(subject: &Subject<'_>) -> Option<Threshold> {
     }
 }
 
-/// How fast all accepted phases together must be shown to be, whatever the goal is: as fast as the baseline, except for
-/// what a phase may cost by its own `minSpeedup`. `None` if nothing was selected, or if a person has decided that it is
-/// accepted without proof.
-fn confirmation(subject: &Subject<'_>) -> Option<f64> {
-    if !subject.must_confirm || subject.spec().analysis.on_inconclusive == OnInconclusive::Accept {
+/// How fast all accepted phases together must be shown to be by pairs that have not selected them, whatever the goal
+/// is, a ratio: as fast as the baseline, except for what a phase may cost by its own `minSpeedup`. `None` if nothing
+/// was selected, or if a person has decided that it is accepted without proof.
+pub fn confirmation(spec: &TrainingJobSpec, status: &TrainingJobStatus) -> Option<f64> {
+    if !was_selected(status) || spec.analysis.on_inconclusive == OnInconclusive::Accept {
         return None;
     }
-    let phases = subject.spec().phases.iter().zip(&subject.comparison.draft.status.phases);
+    let phases = spec.phases.iter().zip(&status.phases);
     let mut least = 1.0;
     for (phase, _) in phases.filter(|(_, status)| accepted(status)) {
         if phase.pin == Some(Pin::Accepted) {
@@ -59,6 +59,12 @@ fn confirmation(subject: &Subject<'_>) -> Option<f64> {
         least *= phase.min_speedup().min(1.0);
     }
     Some(least)
+}
+
+/// Whether chance had more than one opportunity to accept something: several phases, or fallbacks, were judged.
+fn was_selected(status: &TrainingJobStatus) -> bool {
+    let judged = status.phases.iter().filter(|phase| !phase.launches.is_empty());
+    judged.map(|phase| phase.fallback + 1).sum::<u32>() > 1
 }
 
 /// Result of the sequential test of the pairs against a threshold, and the missing launches for the next interim
@@ -187,8 +193,8 @@ pub(super) fn speedup(subject: &Subject<'_>) -> Option<Verdict> {
 /// of several phases without effect, chance accepts the one whose pairs it favours, and the same pairs cannot tell
 /// that.
 pub(super) fn confirmed(subject: &Subject<'_>) -> Option<Verdict> {
-    let least = confirmation(subject)?;
     let comparison = &subject.comparison;
+    let least = confirmation(subject.spec(), &comparison.draft.status)?;
     let inconclusive = |message| Some(Verdict::Inconclusive { reason: Reason::NotConfirmed, message });
     let (outcome, missing) = compare(comparison, least);
     match outcome {

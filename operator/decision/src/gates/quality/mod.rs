@@ -22,9 +22,10 @@ use pawl_contract::decimal::Decimal;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{Better, LOSS, LaunchKind};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
-/// Allowed relative increase of the validation loss when no quality gate is set.
-const DEFAULT_RELATIVE_MARGIN: f64 = 0.01;
+/// Allowed relative increase of the validation loss when no gate on validation metrics is set, a ratio.
+pub const DEFAULT_RELATIVE_MARGIN: f64 = 0.01;
 
 /// Least improvement of the baseline over its own first validation, in margins of the gate. A phase that learns nothing
 /// at all loses that improvement: with less than a margin it would pass, and with four the gate resolves the loss of a
@@ -293,6 +294,14 @@ fn error(analysis: &Analysis, look: u32, looks: u32) -> f64 {
         _ if look == looks - 1 => alpha(analysis) / 2.0,
         early => alpha(analysis) / 2.0 / f64::from(early),
     }
+}
+
+/// Confidence of the bounds of a quality, 0 to 1, each one-sided: the lowest of all looks, and the highest.
+pub fn confidence(spec: &TrainingJobSpec) -> RangeInclusive<f64> {
+    let looks = quality_looks(spec);
+    let each = (0..looks).map(|look| 1.0 - error(&spec.analysis, look, looks));
+    let (lowest, highest) = each.fold((1.0f64, 0.0f64), |(low, high), it| (low.min(it), high.max(it)));
+    lowest..=highest
 }
 
 /// Result of a look before the last one.
