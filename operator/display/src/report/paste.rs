@@ -74,12 +74,17 @@ fn script(job: &TrainingJob, accepted: &Settings) -> Markup {
                 @if !unused.is_empty() { " Not in it, since no placeholder has them: " (unused.join(", ")) "." }
             }
             pre.paste { (shell::line(&without_secrets(&rendered.command))) }
+            @let variables: Vec<&str> = job.spec.trainer.pod_template.env.iter().map(|it| it.name.as_str()).collect();
+            @if !variables.is_empty() {
+                p.muted { "Without the variables of trainer.podTemplate.env: " (variables.join(", ")) "." }
+            }
         }
     }
 }
 
 /// The command of `job` with the settings `accepted`; `None` if something else is to be filled in: what only a launch
-/// has, such as its directories, or a variable of its environment.
+/// has, such as its directories, or a variable of its environment. Several processes have more to be started with than
+/// a command.
 fn filled(job: &TrainingJob, accepted: &Settings) -> Option<Rendered> {
     let workload = &job.spec.workload;
     let command = [&workload.command[..], &workload.args[..]].concat();
@@ -88,7 +93,7 @@ fn filled(job: &TrainingJob, accepted: &Settings) -> Option<Rendered> {
         return None;
     }
     let preview = pawl_decision::preview(job);
-    if preview.script.env.values().any(|value| is_template(value)) {
+    if preview.world_size() > 1 || preview.script.env.values().any(|value| is_template(value)) {
         return None;
     }
     let mut plan = preview.launches.first()?.clone();
@@ -142,8 +147,13 @@ mod tests {
 
     /// The page of a job whose program is this command, after `graph` was accepted.
     fn of_script(command: &[&str], args: &[&str]) -> String {
+        of_trainer(&json!({"gpusPerReplica": 0}), command, args)
+    }
+
+    /// The same with this trainer.
+    fn of_trainer(trainer: &Value, command: &[&str], args: &[&str]) -> String {
         let spec = json!({"workload": {"command": command, "args": args}, "settings": {"batchPerGpu": 8},
-            "trainer": {"gpusPerReplica": 0}, "phases": [{"name": "graph", "settings": {"compile": "Graph"}}]});
+            "trainer": trainer, "phases": [{"name": "graph", "settings": {"compile": "Graph"}}]});
         let job = serde_json::from_value(json!({"metadata": {"name": "toy"}, "spec": spec})).unwrap();
         let status = json!({"effectiveSettings": {"batchPerGpu": 16, "compile": "Graph"},
             "phases": [{"name": "graph", "state": "Accepted"}]});
@@ -162,6 +172,22 @@ mod tests {
         assert!(page.contains("pawl_launch") && !page.contains("Not in it"), "{page}");
         let page = of_script(&["python", "train.py", "--batch=$(settings.batchPerGpu)", "--token=x17"], &[]);
         assert!(page.contains("Not in it, since no placeholder has them: compile.") && !page.contains("x17"), "{page}");
+    }
+
+    #[test]
+    fn several_processes_are_no_command_and_variables_of_the_manifest_are_named_without_values() {
+        let of = |trainer: Value| of_trainer(&trainer, &["train", "--batch=$(settings.batchPerGpu)"], &[]);
+        let one = of(json!({"gpusPerReplica": 0}));
+        assert!(one.contains("The same as a command.") && !one.contains("Without the variables"), "{one}");
+        for several in [json!({"gpusPerReplica": 0, "replicas": 2}), json!({"gpusPerReplica": 2})] {
+            let page = of(several);
+            assert!(!page.contains("The same as a command") && page.contains("script/command"), "{page}");
+        }
+        let env = json!([{"name": "MODE", "value": "x17"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef":
+            {"name": "hub", "key": "token"}}}]);
+        let page = of(json!({"gpusPerReplica": 0, "podTemplate": {"env": env}}));
+        assert!(page.contains("Without the variables of trainer.podTemplate.env: MODE, TOKEN."), "{page}");
+        assert!(!page.contains("x17") && !page.contains("hub"), "{page}");
     }
 
     #[test]
