@@ -94,6 +94,8 @@ fn decimals(value: f64) -> usize {
 ///
 /// assert_eq!([span(0.96, 1.05), span(1.31, 2.21)], ["-4 % to +5 %", "1.31 to 2.21"]);
 /// assert_eq!(span(0.9979, 0.999), "-0.2 % to -0.1 %");
+/// // A bound that is not 0 is not rounded to it if one decimal prevents that.
+/// assert_eq!(span(1.004, 1.06), "+0.4 % to +6 %");
 /// ```
 pub fn span(lower: f64, upper: f64) -> String {
     if !(lower > 0.5 && upper < 2.0) {
@@ -105,8 +107,9 @@ pub fn span(lower: f64, upper: f64) -> String {
         _ => 2,
     };
     let side = |bound: f64| {
-        let text = format!("{:+.decimals$} %", (bound - 1.0) * 100.0);
-        if text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']) { text } else { "0 %".to_owned() }
+        let texts = [decimals, decimals.max(1)].map(|decimals| format!("{:+.decimals$} %", (bound - 1.0) * 100.0));
+        let is_zero = |text: &str| !text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']);
+        texts.into_iter().find(|text| !is_zero(text)).unwrap_or_else(|| "0 %".to_owned())
     };
     format!("{} to {}", side(lower), side(upper))
 }
