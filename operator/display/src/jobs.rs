@@ -6,7 +6,7 @@ use crate::numbers::{factor, interval, percent_change, short};
 use crate::payback::Saved;
 use crate::plain::plain;
 use crate::provenance::{self, MeasuredWith};
-use crate::report::pairs::Comparison;
+use crate::report::pairs::comparisons;
 use crate::summary::alarms;
 use crate::verdict::{self, is_ended};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
@@ -234,14 +234,10 @@ fn of_alarms(status: &TrainingJobStatus) -> String {
 /// known`.
 fn disturbed(entry: &Entry<'_>) -> Option<String> {
     let (spec, status) = (&entry.job.spec, entry.status);
-    let phases = status.phases.iter().map(|phase| Comparison::of_phase(phase, spec));
-    let bundle = status.bundle.iter().map(|bundle| Comparison::of_bundle(bundle, spec));
     let (mut all, mut disturbed, mut unknown) = (0, 0, 0);
-    for comparison in phases.chain(bundle) {
+    for comparison in comparisons(spec, status) {
         let Some(speedup) = comparison.speedup else { continue };
-        let pairs = comparison.pairs(spec);
-        let counted = pairs.iter().filter(|pair| pair.not_counted.is_none());
-        let calm = counted.filter(|pair| pair.observed && pair.disturbed.is_none()).count();
+        let calm = comparison.counted().filter(|pair| pair.observed && pair.disturbed.is_none()).count();
         let calm = u32::try_from(calm).unwrap_or(u32::MAX);
         all += speedup.pairs;
         disturbed += speedup.disturbed;

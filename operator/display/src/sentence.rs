@@ -99,9 +99,7 @@ pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
     let Some(phase) = job.spec.phases.iter().find(|phase| phase.name == status.name) else {
         return Settings::default();
     };
-    let number = (status.effective_fallback() as usize).checked_sub(1);
-    let fallback = number.and_then(|number| phase.fallbacks.get(number));
-    fallback.map_or_else(|| phase.settings.clone(), |fallback| phase.settings.with(&fallback.settings))
+    pawl_decision::patch(phase, status.effective_fallback())
 }
 
 /// `4.20 times as fast as the baseline`, with the lower bound, rounded down.

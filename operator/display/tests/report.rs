@@ -409,6 +409,19 @@ fn the_status_alone_makes_a_page_with_every_pair() {
 }
 
 #[test]
+fn losses_of_all_together_are_drawn_in_its_card_and_by_the_script() {
+    let mut evidence = evidence("");
+    let launches = evidence.status.phases[0].launches.clone();
+    evidence.status.bundle.as_mut().unwrap().launches = launches;
+    let page = render(&evidence);
+    let card = page.split("id=\"all-together\"").nth(1).unwrap().split("</article>").next().unwrap();
+    for wanted in ["data-chart=\"loss-all together\"", "A: the baseline", "B: with all accepted phases"] {
+        assert!(card.contains(wanted), "{wanted} is missing from {card}");
+    }
+    assert!(pawl_display::ui::curves::of_job(&evidence).contains("\"id\":\"loss-all together\""));
+}
+
+#[test]
 fn disturbed_pairs_are_marked_and_named() {
     let mut whole = evidence("");
     let page = render(&whole);

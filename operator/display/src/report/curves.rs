@@ -2,8 +2,9 @@
 
 use super::chart::{self, Series};
 use super::evidence::{Evidence, FinishedLaunch};
+use super::pairs::TOGETHER;
 use maud::{Markup, PreEscaped, html};
-use pawl_api::status::{Arm, LaunchStatus, PhaseStatus};
+use pawl_api::status::{Arm, BundleStatus, LaunchStatus, PhaseStatus};
 use pawl_contract::measured::{Measured, Validation};
 use pawl_contract::plan::LaunchKind;
 
@@ -52,7 +53,8 @@ impl Curves {
 /// All curves of a job.
 pub fn all(evidence: &Evidence) -> Vec<Curves> {
     let phases = evidence.status.phases.iter().flat_map(|phase| of_phase(evidence, phase));
-    training(evidence).into_iter().chain(phases).collect()
+    let bundle = evidence.status.bundle.iter().flat_map(|bundle| of_bundle(evidence, bundle));
+    training(evidence).into_iter().chain(phases).chain(bundle).collect()
 }
 
 /// Training and validation loss of the training.
@@ -71,15 +73,25 @@ pub fn training(evidence: &Evidence) -> [Curves; 2] {
     ]
 }
 
-/// The losses of both arms of a phase: of the quality launches if there are any, otherwise of the Measure launches.
-/// Beside the training loss, the validation loss of launches that were evaluated more often than before and after.
+/// The losses of both arms of a phase.
 pub fn of_phase(evidence: &Evidence, phase: &PhaseStatus) -> Vec<Curves> {
-    let has_quality = phase.launches.iter().any(|launch| launch.kind == LaunchKind::Quality);
+    of_arms(evidence, (&phase.name, &phase.launches), ["A: settings so far", "B: with this phase"])
+}
+
+/// The losses of the baseline and of all accepted phases together.
+pub fn of_bundle(evidence: &Evidence, bundle: &BundleStatus) -> Vec<Curves> {
+    of_arms(evidence, (TOGETHER, &bundle.launches), ["A: the baseline", "B: with all accepted phases"])
+}
+
+/// The losses of both arms of a comparison: of the quality launches if there are any, otherwise of the Measure
+/// launches. Beside the training loss, the validation loss of launches that were evaluated more often than before and
+/// after.
+fn of_arms(evidence: &Evidence, (name, own): (&str, &[LaunchStatus]), legend: [&str; 2]) -> Vec<Curves> {
+    let has_quality = own.iter().any(|launch| launch.kind == LaunchKind::Quality);
     let kind = if has_quality { LaunchKind::Quality } else { LaunchKind::Measure };
     let baseline = evidence.status.baseline.iter().flat_map(|baseline| &baseline.launches);
     let controls = baseline.filter(|launch| has_quality && launch.kind == kind);
-    let launches: Vec<&LaunchStatus> =
-        controls.chain(phase.launches.iter().filter(|launch| launch.kind == kind)).collect();
+    let launches: Vec<&LaunchStatus> = controls.chain(own.iter().filter(|launch| launch.kind == kind)).collect();
     let series = |points: fn(&FinishedLaunch) -> Vec<(f64, f64)>, dots: bool| -> Vec<Series> {
         let drawn = launches.iter().filter_map(|launch| {
             let points = points(evidence.launch(&launch.name)?);
@@ -90,8 +102,8 @@ pub fn of_phase(evidence: &Evidence, phase: &PhaseStatus) -> Vec<Curves> {
     };
     let curves = |id: &str, title: &'static str, series: Vec<Series>| Curves {
         unit: "equal in both arms",
-        legend: vec![("a", "A: settings so far".to_owned()), ("b", "B: with this phase".to_owned())],
-        ..Curves::new(format!("{id}-{}", phase.name), title, series)
+        legend: ["a", "b"].into_iter().zip(legend.map(str::to_owned)).collect(),
+        ..Curves::new(format!("{id}-{name}"), title, series)
     };
     let mut found = vec![curves("loss", "Training loss, A against B", series(losses, false))];
     let validations = series(|launch| evaluated(evaluations(launch)), true);

@@ -3,6 +3,7 @@
 pub(crate) mod chart;
 pub(crate) mod curves;
 pub mod evidence;
+mod measurement;
 mod memory;
 pub(crate) mod pairs;
 mod paste;
@@ -13,13 +14,12 @@ mod quality;
 pub(crate) mod search;
 mod speeds;
 mod steps;
-mod support;
 mod svg;
 mod tables;
 mod training;
 mod waterfall;
 
-use self::pairs::TOGETHER;
+use self::pairs::{TOGETHER, comparisons};
 use crate::numbers::{factor, interval, pairs, percent_change, short};
 use crate::payback;
 use crate::sentence::sentence;
@@ -27,10 +27,9 @@ use crate::summary::alarms;
 use crate::verdict::{Tone, stage_tone, tone};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use measurement::{Level, Measurement, Measurements};
 use pawl_contract::provenance::redacted;
 use pawl_contract::report::unprintable;
-use std::collections::BTreeMap;
-use support::{Level, Support};
 
 /// The style sheet of the page.
 pub const STYLE: &str = include_str!("style.css");
@@ -56,14 +55,15 @@ pub fn render(evidence: &Evidence) -> String {
 /// The content of the page: name and key numbers, then a section for each kind of evidence. `place` tells the job from
 /// others of its name.
 pub fn content(evidence: &Evidence, place: Option<&str>) -> Markup {
-    let supports = support::all(evidence);
+    let comparisons = comparisons(&evidence.job.spec, &evidence.status);
+    let measurements = measurement::all(evidence, &comparisons);
     let sections = [
         (paste::title(evidence), paste::section(evidence)),
-        ("Speedup, phase by phase", waterfall(evidence, &supports)),
-        ("Phases not accepted", phases::rollbacks(evidence, &supports)),
+        ("Speedup, phase by phase", waterfall(evidence, &measurements)),
+        ("Phases not accepted", phases::rollbacks(evidence, &measurements)),
         ("Search", search::section(evidence, None)),
         ("Training", training::section(evidence)),
-        ("Evidence", phases::cards(evidence, &supports)),
+        ("Evidence", phases::cards(evidence, &comparisons, &measurements)),
         ("Memory", memory::draw(evidence).map(PreEscaped)),
         ("Settings", Some(tables::settings(evidence))),
         ("Measured with", provenance::section(evidence)),
@@ -71,7 +71,7 @@ pub fn content(evidence: &Evidence, place: Option<&str>) -> Markup {
         ("Launches", tables::launches(evidence)),
     ];
     html! {
-        (header(evidence, place, supports.get(TOGETHER)))
+        (header(evidence, place, measurements.get(TOGETHER)))
         @for (title, content) in &sections {
             @if let Some(content) = content { section { h2 { (title) } (content) } }
         }
@@ -85,9 +85,9 @@ pub(crate) fn displayable(page: Markup) -> String {
     page.into_string().replace(obeyed, "\u{fffd}")
 }
 
-fn waterfall(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<Markup> {
+fn waterfall(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<Markup> {
     let status = &evidence.status;
-    let figure = waterfall::draw(evidence, supports)?;
+    let figure = waterfall::draw(evidence, measurements)?;
     let most = waterfall::most(&status.phases);
     Some(html! {
         @if let Some((name, speedup)) = most { p { b { (name) } " brought most: " (factor(speedup)) "." } }
@@ -103,7 +103,7 @@ fn waterfall(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<
             p.legend {
                 span.key.good {} "accepted " span.key.ghost {} "not accepted, drawn at the speedup reached before it "
                 span.key.whisker {} "interval " span.key.diamond {} "expected "
-                @if !supports.is_empty() {
+                @if !measurements.is_empty() {
                     span.levels {
                         "speed measurement: "
                         @for level in Level::ALL { span.level.(level.class()) { (level.symbol()) } " " (level.word()) " " }
@@ -111,12 +111,12 @@ fn waterfall(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<
                 }
             }
         }
-        div.inwords { (steps::table(status, supports)) }
+        div.inwords { (steps::table(status, measurements)) }
     })
 }
 
-/// Name, stage and key numbers; `together`: how good the evidence of all accepted phases together is.
-fn header(evidence: &Evidence, place: Option<&str>, together: Option<&Support>) -> Markup {
+/// Name, stage and key numbers; `together`: how good the measurement of all accepted phases together is.
+fn header(evidence: &Evidence, place: Option<&str>, together: Option<&Measurement>) -> Markup {
     let status = &evidence.status;
     let class = stage_tone(status.stage).class();
     let workload = &evidence.job.spec.workload;
@@ -151,14 +151,14 @@ fn started(time: Option<&str>) -> String {
 }
 
 /// The tile of what was measured together, with a link to its evidence, and the first cause if that is not good.
-fn together_tile(evidence: &Evidence, support: Option<&Support>) -> Option<Markup> {
+fn together_tile(evidence: &Evidence, measurement: Option<&Measurement>) -> Option<Markup> {
     let speedup = evidence.status.bundle.as_ref()?.speedup.as_ref()?;
     let of_pairs = interval(speedup).map(|interval| format!("{interval}, {} pairs", pairs(speedup)));
-    let cause = support.and_then(|support| support.causes.first()).map(|cause| cause.brief().to_owned());
+    let cause = measurement.and_then(|measurement| measurement.causes.first()).map(|cause| cause.brief().to_owned());
     let detail: Vec<String> = of_pairs.into_iter().chain(cause).collect();
     Some(html! {
         div.tile {
-            span.what { a href={ "#" (phases::TOGETHER) } { "speedup, measured together" } }
+            span.what { a href={ "#" (phases::TOGETHER_ID) } { "speedup, measured together" } }
             span.value { (factor(speedup.estimate.value())) }
             span.detail { (detail.join(", ")) }
         }

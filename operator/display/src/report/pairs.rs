@@ -8,7 +8,7 @@ use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Disturbance, Measured};
 use pawl_contract::plan::LaunchKind;
-use pawl_decision::{CountedPair, NotCounted, counted};
+use pawl_decision::{CountedPair, NotCounted, confirmation, counted};
 use std::collections::BTreeMap;
 
 /// The name of the comparison of all accepted phases with the baseline.
@@ -16,7 +16,7 @@ pub const TOGETHER: &str = "all together";
 
 /// A comparison of two settings: of a phase with the settings accepted before it, or of all accepted phases with the
 /// baseline.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Comparison<'a> {
     /// Name of the phase, or [`TOGETHER`].
     pub name: &'a str,
@@ -28,44 +28,71 @@ pub struct Comparison<'a> {
     pub speedup: Option<&'a Speedup>,
     /// Its quality.
     pub quality: Option<&'a QualityStatus>,
-    /// The speedup that it requires, a ratio, if it does.
-    pub required: Option<f64>,
+    /// The speedup by which it is decided when enough is measured, and which pairs count, a ratio: `minSpeedup` of a
+    /// phase, `gates.overallSpeedup` of all together.
+    required: Option<f64>,
+    /// The speedup that it must reach, a ratio: [`Self::required`], or of all together without such a gate, what
+    /// confirms the accepted phases. `None` where any speedup is enough.
+    pub needed: Option<f64>,
+    /// Its complete pairs, by number. Which of them count is what the verdict was reached by.
+    pub pairs: Vec<Pair>,
+    /// Its launches whose partner will not run any more, by the number of the pair. Another pair may take the place of
+    /// each.
+    pub half_pairs: Vec<HalfPair>,
+}
+
+/// Those of all phases, in order, and then that of all accepted phases together, as far as the status has them.
+pub fn comparisons<'a>(spec: &TrainingJobSpec, status: &'a TrainingJobStatus) -> Vec<Comparison<'a>> {
+    let phases = status.phases.iter().map(|phase| Comparison::of_phase(phase, spec));
+    let bundle = status.bundle.iter().map(|bundle| Comparison::of_bundle(bundle, spec, status));
+    phases.chain(bundle).map(|it| it.with_pairs(spec, status)).collect()
 }
 
 impl<'a> Comparison<'a> {
-    /// That of a phase.
-    pub fn of_phase(phase: &'a PhaseStatus, spec: &TrainingJobSpec) -> Self {
+    /// That of a phase, without pairs.
+    fn of_phase(phase: &'a PhaseStatus, spec: &TrainingJobSpec) -> Self {
+        let required = spec.phases.iter().find(|written| written.name == phase.name).map(Phase::min_speedup);
         Self {
             name: &phase.name,
             is_final: phase.state.is_final(),
             launches: &phase.launches,
             speedup: phase.speedup.as_ref(),
             quality: phase.quality.as_ref(),
-            required: spec.phases.iter().find(|written| written.name == phase.name).map(Phase::min_speedup),
+            required,
+            needed: required,
+            pairs: Vec::new(),
+            half_pairs: Vec::new(),
         }
     }
 
-    /// That of all accepted phases together.
-    pub fn of_bundle(bundle: &'a BundleStatus, spec: &TrainingJobSpec) -> Self {
+    /// That of all accepted phases together, without pairs.
+    fn of_bundle(bundle: &'a BundleStatus, spec: &TrainingJobSpec, status: &TrainingJobStatus) -> Self {
+        let required = spec.gates.overall_speedup.as_ref().map(|gate| gate.value());
         Self {
             name: TOGETHER,
             is_final: bundle.state.is_final(),
             launches: &bundle.launches,
             speedup: bundle.speedup.as_ref(),
             quality: bundle.quality.as_ref(),
-            required: spec.gates.overall_speedup.as_ref().map(|gate| gate.value()),
+            required,
+            needed: required.or_else(|| confirmation(spec, status)),
+            pairs: Vec::new(),
+            half_pairs: Vec::new(),
         }
     }
 
-    /// Its complete pairs, by number. Which of them count is what the verdict was reached by.
-    pub fn pairs(&self, spec: &TrainingJobSpec) -> Vec<Pair> {
+    fn with_pairs(self, spec: &TrainingJobSpec, status: &TrainingJobStatus) -> Self {
         let counted = counted(self.launches, self.speedup, self.required, &spec.analysis);
-        counted.iter().filter_map(pair).collect()
+        let (pairs, half_pairs) = (counted.iter().filter_map(pair).collect(), self.half_pairs(status));
+        Self { pairs, half_pairs, ..self }
     }
 
-    /// Its launches whose partner will not run any more, by the number of the pair. Another pair was measured in the
-    /// place of each.
-    pub fn half_pairs(&self, status: &TrainingJobStatus) -> Vec<HalfPair> {
+    /// The pairs that count.
+    pub fn counted(&self) -> impl Iterator<Item = &Pair> {
+        self.pairs.iter().filter(|pair| pair.not_counted.is_none())
+    }
+
+    fn half_pairs(&self, status: &TrainingJobStatus) -> Vec<HalfPair> {
         let mut found: BTreeMap<u32, Vec<&LaunchStatus>> = BTreeMap::new();
         for launch in self.launches.iter().filter(|launch| launch.kind == LaunchKind::Measure) {
             found.entry(launch.pair).or_default().push(launch);

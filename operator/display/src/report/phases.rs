@@ -3,63 +3,72 @@
 use super::chart;
 use super::curves::{self, Curves};
 use super::evidence::Evidence;
-use super::pairs::{Comparison, HalfPair, Pair};
+use super::measurement::Measurements;
+use super::pairs::{Comparison, Pair, TOGETHER};
 use super::quality::quality;
-use super::support::Support;
 use crate::numbers::{factor, interval, limit, short};
 use crate::verdict::{self, Tone};
 use maud::{Markup, PreEscaped, html};
 use pawl_api::spec::{Numerics, Phase};
 use pawl_api::status::{BundleStatus, PhaseState, PhaseStatus};
-use std::collections::BTreeMap;
 
 const CHART: f64 = 476.0;
 const SPEED: &str = "Speed of each pair: B, with this phase, over A, settings so far";
 const SPEED_TOGETHER: &str = "Speed of each pair: B, with all accepted phases, over A, the baseline";
 /// Identifies the card of all accepted phases together; those of phases begin with `phase-`.
-pub const TOGETHER: &str = "all-together";
-
-/// How good the evidence of each comparison is, by its name.
-type Supports<'a> = BTreeMap<&'a str, Support>;
+pub const TOGETHER_ID: &str = "all-together";
 
 /// A card for each phase, in order, and one for all of them together; nothing without phases.
-pub fn cards(evidence: &Evidence, supports: &Supports<'_>) -> Option<Markup> {
+pub fn cards(evidence: &Evidence, comparisons: &[Comparison<'_>], measurements: &Measurements<'_>) -> Option<Markup> {
     let phases = &evidence.status.phases;
+    let bundle = evidence.status.bundle.as_ref();
+    let all = comparisons.iter().find(|comparison| comparison.name == TOGETHER);
     let written = |phase: &PhaseStatus| evidence.job.spec.phases.iter().find(|written| written.name == phase.name);
     (!phases.is_empty()).then(|| {
         html! {
-            @for phase in phases { (card(evidence, supports, phase, written(phase))) }
-            @if let Some(bundle) = &evidence.status.bundle { (together(evidence, supports, bundle)) }
+            @for (phase, comparison) in phases.iter().zip(comparisons) {
+                (card(evidence, (comparison, measurements), phase, written(phase)))
+            }
+            @if let Some((bundle, all)) = bundle.zip(all) { (together(evidence, (all, measurements), bundle)) }
         }
     })
 }
 
-fn card(evidence: &Evidence, supports: &Supports<'_>, phase: &PhaseStatus, spec: Option<&Phase>) -> Markup {
-    let comparison = Comparison::of_phase(phase, &evidence.job.spec);
+fn card(
+    evidence: &Evidence,
+    (comparison, measurements): (&Comparison<'_>, &Measurements<'_>),
+    phase: &PhaseStatus,
+    spec: Option<&Phase>,
+) -> Markup {
     let losses = curves::of_phase(evidence, phase);
     let losses: Vec<Markup> = losses.iter().filter_map(Curves::figure).collect();
     let verdict = verdict::phrase(phase, evidence.status.stage);
     html! {
         article.card id={ "phase-" (phase.name) } {
             (heading(phase.state, &verdict, &phase.name))
-            @if let Some(support) = supports.get(phase.name.as_str()) { (support.line()) }
+            @if let Some(measurement) = measurements.get(phase.name.as_str()) { (measurement.line()) }
             (explained(&phase.message, &phase.reason))
             @if let Some(spec) = spec { (allowance(phase, spec)) (patch(phase, spec)) }
-            (measured(evidence, &comparison, SPEED, losses))
+            (measured(evidence, comparison, SPEED, losses))
         }
     }
 }
 
 /// The card of all accepted phases together.
-fn together(evidence: &Evidence, supports: &Supports<'_>, bundle: &BundleStatus) -> Markup {
-    let comparison = Comparison::of_bundle(bundle, &evidence.job.spec);
+fn together(
+    evidence: &Evidence,
+    (comparison, measurements): (&Comparison<'_>, &Measurements<'_>),
+    bundle: &BundleStatus,
+) -> Markup {
+    let losses = curves::of_bundle(evidence, bundle);
+    let losses: Vec<Markup> = losses.iter().filter_map(Curves::figure).collect();
     let verdict = verdict::word(bundle.state, evidence.status.stage);
     html! {
-        article.card id=(TOGETHER) {
+        article.card id=(TOGETHER_ID) {
             (heading(bundle.state, verdict, comparison.name))
-            @if let Some(support) = supports.get(comparison.name) { (support.line()) }
+            @if let Some(measurement) = measurements.get(comparison.name) { (measurement.line()) }
             (explained(&bundle.message, &bundle.reason))
-            (measured(evidence, &comparison, SPEED_TOGETHER, Vec::new()))
+            (measured(evidence, comparison, SPEED_TOGETHER, losses))
         }
     }
 }
@@ -90,31 +99,31 @@ fn allowance(phase: &PhaseStatus, spec: &Phase) -> Markup {
 /// Charts, pairs and quality of a comparison.
 fn measured(evidence: &Evidence, comparison: &Comparison<'_>, title: &str, losses: Vec<Markup>) -> Markup {
     let spec = &evidence.job.spec;
-    let (pairs, half) = (comparison.pairs(spec), comparison.half_pairs(&evidence.status));
-    let speed = chart::ratios(&pairs, comparison.speedup, comparison.required, CHART).map(PreEscaped);
+    let pairs = &comparison.pairs;
+    let speed = chart::ratios(pairs, comparison.speedup, comparison.needed, CHART).map(PreEscaped);
     let speed = speed.map(|figure| html! { div { h4 { (title) } (figure) } });
     let figures: Vec<Markup> = speed.into_iter().chain(losses).collect();
     html! {
         @if !figures.is_empty() { div.two { @for figure in &figures { (figure) } } }
-        (disturbed(&pairs))
-        (not_counted(&pairs, &half))
+        (disturbed(comparison))
+        (not_counted(comparison))
         @if let Some(found) = comparison.quality { (quality(found, spec)) }
-        @if !pairs.is_empty() { (numbers(&pairs)) }
+        @if !pairs.is_empty() { (numbers(pairs)) }
     }
 }
 
 /// The pairs that count although they were disturbed.
-fn disturbed(pairs: &[Pair]) -> Markup {
-    let counted = pairs.iter().filter(|pair| pair.not_counted.is_none());
+fn disturbed(comparison: &Comparison<'_>) -> Markup {
     let of_pair = |pair: &Pair| Some(format!("pair {}: {}", pair.number + 1, pair.disturbance()?));
-    let disturbed: Vec<String> = counted.filter_map(of_pair).collect();
+    let disturbed: Vec<String> = comparison.counted().filter_map(of_pair).collect();
     html! {
         @if !disturbed.is_empty() { p { b { "Disturbed" } " (*), but counted: " (disturbed.join("; ")) "." } }
     }
 }
 
 /// The pairs that the speedup is without, with the reasons.
-fn not_counted(pairs: &[Pair], half: &[HalfPair]) -> Markup {
+fn not_counted(comparison: &Comparison<'_>) -> Markup {
+    let (pairs, half) = (&comparison.pairs, &comparison.half_pairs);
     let complete = pairs.iter().filter_map(|pair| Some((pair.number, pair.not_counted?.to_string())));
     let alone = half.iter().map(|pair| (pair.number, pair.why.text().to_owned()));
     let mut all: Vec<(u32, String)> = complete.chain(alone).collect();
@@ -183,7 +192,7 @@ fn numerics(phase: &PhaseStatus, spec: &Phase) -> &'static str {
 }
 
 /// A table of the phases that were not accepted or skipped, with the reasons; `None` without such phases.
-pub fn rollbacks(evidence: &Evidence, supports: &Supports<'_>) -> Option<Markup> {
+pub fn rollbacks(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<Markup> {
     let is_listed = |phase: &&PhaseStatus| {
         matches!(verdict::tone(phase.state), Tone::Bad | Tone::Unclear) || phase.state == PhaseState::Skipped
     };
@@ -199,7 +208,7 @@ pub fn rollbacks(evidence: &Evidence, supports: &Supports<'_>) -> Option<Markup>
                         td.n data-name="speedup" { (speedup(phase)) }
                         td data-name="why" {
                             (phase.message)
-                            @if let Some(support) = supports.get(phase.name.as_str()) { (support.line()) }
+                            @if let Some(measurement) = measurements.get(phase.name.as_str()) { (measurement.line()) }
                         }
                         td data-name="reason" { (phase.reason) }
                     }

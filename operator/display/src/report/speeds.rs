@@ -1,12 +1,13 @@
 //! The same settings at another speed: the settings accepted so far are measured several times, as the candidate of one
 //! phase and as the control of later ones, and those of the baseline again beside all accepted phases together.
 
-use super::pairs::{Comparison, Pair, is_current};
+use super::pairs::{Comparison, Pair, TOGETHER, is_current};
 use crate::numbers::short;
 use pawl_api::TrainingJobStatus;
-use pawl_api::spec::{Phase, TrainingJobSpec};
+use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{PhaseState, PhaseStatus};
 use pawl_contract::settings::Settings;
+use pawl_decision::patch;
 use std::collections::BTreeMap;
 
 /// Larger relative differences of the medians of the same settings are reported.
@@ -53,16 +54,19 @@ impl OtherSpeed<'_> {
 
 /// Of each comparison in which settings ran at another speed than in an earlier one, by more than 10 %: the largest
 /// such difference, by the name of the comparison.
-pub fn other_speeds<'a>(spec: &TrainingJobSpec, status: &'a TrainingJobStatus) -> BTreeMap<&'a str, OtherSpeed<'a>> {
-    let all = measured(spec, status);
-    // What one comparison measured stands together.
-    let mut start = 0;
-    let of_each = all.chunk_by(|one, next| one.of == next.of).filter_map(|here| {
-        let earlier = &all[..start];
-        start += here.len();
-        Some((here.first()?.of, largest(earlier, here)?))
-    });
-    of_each.collect()
+pub fn other_speeds<'a>(
+    spec: &TrainingJobSpec,
+    status: &TrainingJobStatus,
+    comparisons: &[Comparison<'a>],
+) -> BTreeMap<&'a str, OtherSpeed<'a>> {
+    let (mut earlier, mut found) = (Vec::new(), BTreeMap::new());
+    for here in measured(spec, status, comparisons) {
+        if let Some((first, other)) = here.first().zip(largest(&earlier, &here)) {
+            found.insert(first.of, other);
+        }
+        earlier.extend(here);
+    }
+    found
 }
 
 /// The largest difference between equal settings, if it is reported.
@@ -74,45 +78,48 @@ fn largest<'a>(earlier: &[Measured<'a>], here: &[Measured<'a>]) -> Option<OtherS
     reported.max_by(|one, other| one.change().abs().total_cmp(&other.change().abs()))
 }
 
-/// What was measured with which settings, in order: those of each phase with the settings accepted before it and with
-/// its own on top, and last those of the baseline and of all accepted phases.
+/// What each comparison measured with which settings, in order: those of each phase with the settings accepted before
+/// it and with its own on top, and last those of the baseline and of all accepted phases.
 ///
-/// Of a phase after one that is open or was reverted later, it is not known what was accepted when it was measured:
-/// such phases are left out, and so is then the comparison of all together.
-fn measured<'a>(spec: &TrainingJobSpec, status: &'a TrainingJobStatus) -> Vec<Measured<'a>> {
+/// Of a phase after one that is open, was reverted later, or got another fallback in training, it is not known what was
+/// accepted when it was measured: such phases are left out, and so is then the comparison of all together.
+fn measured<'a>(
+    spec: &TrainingJobSpec,
+    status: &TrainingJobStatus,
+    comparisons: &[Comparison<'a>],
+) -> Vec<Vec<Measured<'a>>> {
     let mut found = Vec::new();
     let mut accepted = spec.settings.clone();
-    for phase in &status.phases {
+    // The comparisons begin with those of the phases.
+    for (phase, comparison) in status.phases.iter().zip(comparisons) {
         let Some(written) = spec.phases.iter().find(|written| written.name == phase.name) else { return found };
-        let with_phase = accepted.with(&patch(written, phase));
-        found.extend(of_both(&Comparison::of_phase(phase, spec), spec, [&accepted, &with_phase]));
-        if !phase.state.is_final() || phase.held {
+        let with_phase = accepted.with(&patch(written, phase.fallback));
+        found.push(of_both(comparison, [&accepted, &with_phase]));
+        if !is_settled(phase) {
             break;
         }
         if phase.state == PhaseState::Accepted {
             accepted = with_phase;
         }
     }
-    let is_settled = status.phases.iter().all(|phase| phase.state.is_final() && !phase.held);
-    if let Some(bundle) = status.bundle.as_ref().filter(|bundle| is_settled && is_current(bundle, status)) {
-        found.extend(of_both(&Comparison::of_bundle(bundle, spec), spec, [&spec.settings, &accepted]));
+    let is_current = status.bundle.as_ref().is_some_and(|bundle| is_current(bundle, status));
+    if is_current && status.phases.iter().all(is_settled) {
+        let together = comparisons.iter().find(|comparison| comparison.name == TOGETHER);
+        found.extend(together.map(|together| of_both(together, [&spec.settings, &accepted])));
     }
     found
 }
 
-/// The patch of a phase as it was measured.
-fn patch(written: &Phase, phase: &PhaseStatus) -> Settings {
-    let fallback = (phase.fallback as usize).checked_sub(1).and_then(|index| written.fallbacks.get(index));
-    fallback.map_or_else(|| written.settings.clone(), |fallback| written.settings.with(&fallback.settings))
+/// Whether what is in effect of the phase is what was in effect when later ones were measured.
+fn is_settled(phase: &PhaseStatus) -> bool {
+    phase.state.is_final() && !phase.held && phase.training_fallback.is_none()
 }
 
 /// The speeds of control and candidate, which have these settings.
-fn of_both<'a>(comparison: &Comparison<'a>, spec: &TrainingJobSpec, settings: [&Settings; 2]) -> Vec<Measured<'a>> {
-    let pairs = comparison.pairs(spec);
-    let counted = || pairs.iter().filter(|pair| pair.not_counted.is_none());
+fn of_both<'a>(comparison: &Comparison<'a>, settings: [&Settings; 2]) -> Vec<Measured<'a>> {
     let speeds: [fn(&Pair) -> f64; 2] = [|pair| pair.control, |pair| pair.candidate];
     let both = speeds.into_iter().zip(settings).filter_map(|(speed, settings)| {
-        let median = median(counted().map(speed).collect())?;
+        let median = median(comparison.counted().map(speed).collect())?;
         Some(Measured { of: comparison.name, settings: settings.clone(), median })
     });
     both.collect()
@@ -131,6 +138,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::pairs::comparisons;
     use serde_json::{Value, json};
 
     /// A phase with three pairs of these speeds.
@@ -153,7 +161,7 @@ mod tests {
         ]});
         let spec: TrainingJobSpec = serde_json::from_value(spec).unwrap();
         let status: TrainingJobStatus = serde_json::from_value(json!({"phases": phases})).unwrap();
-        let found = other_speeds(&spec, &status);
+        let found = other_speeds(&spec, &status, &comparisons(&spec, &status));
         found.iter().map(|(name, other)| ((*name).to_owned(), other.of.to_owned())).collect()
     }
 
@@ -188,11 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_compared_after_a_phase_that_is_open_or_was_reverted_later() {
+    fn nothing_is_compared_after_a_phase_that_is_open_or_changed_after_its_verdict() {
         let last = || [phase("batch", "Accepted", 300.0, 160.0), phase("bf16", "Accepted", 400.0, 160.0)];
         let mut held = phase("graph", "RolledBack", 100.0, 150.0);
         held["held"] = json!(true);
-        for first in [phase("graph", "Measuring", 100.0, 150.0), held] {
+        let mut fell_back = phase("graph", "Accepted", 100.0, 150.0);
+        fell_back["trainingRung"] = json!(1);
+        for first in [phase("graph", "Measuring", 100.0, 150.0), held, fell_back] {
             assert_eq!(found(&[&[first][..], &last()].concat()), []);
         }
     }

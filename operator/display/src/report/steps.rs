@@ -1,17 +1,16 @@
 //! The speedup of each phase as a table: for a narrow window, in which the waterfall has no place, and for those who
 //! cannot see it.
 
+use super::measurement::{Measurement, Measurements};
 use super::pairs::TOGETHER;
-use super::support::Support;
 use crate::numbers::{factor, interval, pairs};
 use crate::verdict::{self, Tone, tone};
 use maud::{Markup, html};
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::Speedup;
-use std::collections::BTreeMap;
 
 /// A row for each phase, and one for all of them together, with how good the measurement of each is.
-pub fn table(status: &TrainingJobStatus, supports: &BTreeMap<&str, Support>) -> Markup {
+pub fn table(status: &TrainingJobStatus, measurements: &Measurements<'_>) -> Markup {
     let phases = status.phases.iter().map(|phase| {
         let verdict = format!("{} {}", tone(phase.state).symbol(), verdict::phrase(phase, status.stage));
         (phase.name.as_str(), phase.speedup.as_ref(), verdict)
@@ -22,12 +21,12 @@ pub fn table(status: &TrainingJobStatus, supports: &BTreeMap<&str, Support>) -> 
     html! {
         table.cards {
             thead { tr { th { "phase" } th.n { "speedup" } th.n { "interval" } th.n { "pairs" } th { "verdict" } th { "measurement" } } }
-            tbody { @for (name, speedup, verdict) in rows { (row(name, speedup, &verdict, supports.get(name))) } }
+            tbody { @for (name, speedup, verdict) in rows { (row(name, speedup, &verdict, measurements.get(name))) } }
         }
     }
 }
 
-fn row(name: &str, speedup: Option<&Speedup>, verdict: &str, support: Option<&Support>) -> Markup {
+fn row(name: &str, speedup: Option<&Speedup>, verdict: &str, measurement: Option<&Measurement>) -> Markup {
     html! {
         tr {
             th scope="row" { (name) }
@@ -35,7 +34,7 @@ fn row(name: &str, speedup: Option<&Speedup>, verdict: &str, support: Option<&Su
             td.n data-name="interval" { (speedup.and_then(interval).unwrap_or_default()) }
             td.n data-name="pairs" { (speedup.map(pairs).unwrap_or_default()) }
             td data-name="verdict" { (verdict) }
-            td data-name="measurement" { @if let Some(support) = support { (support.mark()) } }
+            td data-name="measurement" { @if let Some(measurement) = measurement { (measurement.mark()) } }
         }
     }
 }
@@ -51,7 +50,7 @@ mod tests {
         let phases = json!([{"name": "<a>", "state": "Accepted", "speedup": speedup}, {"name": "b"}]);
         let bundle = json!({"inputHash": "x", "state": "Accepted", "reason": "", "message": "", "speedup": speedup});
         let status = json!({"stage": "Complete", "phases": phases, "bundle": bundle});
-        let text = table(&serde_json::from_value(status).unwrap(), &BTreeMap::new()).into_string();
+        let text = table(&serde_json::from_value(status).unwrap(), &Measurements::new()).into_string();
         for part in [
             r#"<th scope="row">&lt;a&gt;</th><td class="n" data-name="speedup">1.50×</td>"#,
             r#"<td class="n" data-name="interval">[1.40, 1.60]</td>"#,

@@ -1,22 +1,21 @@
 //! The waterfall chart: the speedup of each phase with its confidence interval, multiplied up to the total speedup.
 
 use super::evidence::Evidence;
+use super::measurement::{Measurement, Measurements};
 use super::pairs::{TOGETHER, is_current};
-use super::support::Support;
 use super::svg::{Anchor, Canvas, Scale, clipped};
 use crate::numbers::{bounds, factor, interval};
 use crate::verdict::{self, Tone};
 use pawl_api::TrainingJobStatus;
 use pawl_api::spec::Phase;
 use pawl_api::status::{PhaseState, PhaseStatus, Speedup, Stage};
-use std::collections::BTreeMap;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 620.0;
-/// Where the marks of the evidence begin, after the longest number, and the verdicts after them.
-const EVIDENCE: f64 = RIGHT + 162.0;
-const VERDICT: f64 = EVIDENCE + 18.0;
+/// Where the marks of the measurements begin, after the longest number, and the verdicts after them.
+const MEASUREMENT: f64 = RIGHT + 162.0;
+const VERDICT: f64 = MEASUREMENT + 18.0;
 const ROW: f64 = 34.0;
 const TOP: f64 = 34.0;
 
@@ -29,8 +28,8 @@ struct Row<'a> {
     expected: Option<f64>,
     tone: Tone,
     verdict: String,
-    /// How good its evidence is, if it has a speedup.
-    support: Option<&'a Support>,
+    /// How good its measurement is, if it has a speedup.
+    measurement: Option<&'a Measurement>,
     /// Whether the bars of later rows start at its end.
     accepted: bool,
 }
@@ -60,25 +59,25 @@ pub fn most(phases: &[PhaseStatus]) -> Option<(&str, f64)> {
 }
 
 /// The product of several accepted phases, if it is outside of the interval that was measured of all of them together,
-/// and this speedup.
+/// and this speedup; `None` while that is being measured.
 pub fn apart(status: &TrainingJobStatus) -> Option<(f64, &Speedup)> {
     let accepted = || status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
-    let bundle = status.bundle.as_ref().filter(|bundle| is_current(bundle, status) && accepted().count() > 1);
-    let together = bundle.and_then(|bundle| bundle.speedup.as_ref())?;
+    let bundle = status.bundle.as_ref().filter(|bundle| bundle.state.is_final() && is_current(bundle, status));
+    let together = bundle.filter(|_| accepted().count() > 1).and_then(|bundle| bundle.speedup.as_ref())?;
     let product = product(&status.phases);
     let (lower, upper) = bounds(together);
     let is_inside = (lower?..=upper?).contains(&product);
     (!is_inside && accepted().all(|phase| phase.speedup.is_some())).then_some((product, together))
 }
 
-/// Draws the waterfall, with how good the evidence of each comparison is; `None` when the job has no phases.
-pub fn draw(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<String> {
+/// Draws the waterfall, with how good the measurement of each comparison is; `None` when the job has no phases.
+pub fn draw(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<String> {
     let spec = &evidence.job.spec;
     let status = &evidence.status;
     if status.phases.is_empty() {
         return None;
     }
-    let rows = rows(&spec.phases, &status.phases, supports, status.stage);
+    let rows = rows(&spec.phases, &status.phases, measurements, status.stage);
     let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
     let together = bundle.map(|speedup| Row {
         label: TOGETHER,
@@ -87,7 +86,7 @@ pub fn draw(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<S
         expected: None,
         tone: Tone::Total,
         verdict: "measured together".to_owned(),
-        support: supports.get(TOGETHER),
+        measurement: measurements.get(TOGETHER),
         accepted: true,
     });
     let gate = spec.gates.overall_speedup.as_ref().map(|gate| gate.value());
@@ -125,7 +124,7 @@ pub fn draw(evidence: &Evidence, supports: &BTreeMap<&str, Support>) -> Option<S
 fn rows<'a>(
     specs: &[Phase],
     phases: &'a [PhaseStatus],
-    supports: &'a BTreeMap<&str, Support>,
+    measurements: &'a Measurements<'_>,
     stage: Stage,
 ) -> Vec<Row<'a>> {
     let mut reached = 1.0;
@@ -140,7 +139,7 @@ fn rows<'a>(
             expected: spec.and_then(|spec| spec.expected_speedup.as_ref()).map(|expected| expected.value()),
             tone: verdict::tone(phase.state),
             verdict: verdict::phrase(phase, stage),
-            support: supports.get(phase.name.as_str()),
+            measurement: measurements.get(phase.name.as_str()),
             accepted,
         });
         if let (true, Some(speedup)) = (accepted, &phase.speedup) {
@@ -179,9 +178,9 @@ fn draw_row(canvas: &mut Canvas, scale: &Scale, row: &Row<'_>, top: f64, more: b
         let tooltip = format!("{}: {} was expected", row.label, factor(expected));
         canvas.diamond("expected", (scale.at(row.from * expected), middle), 5.0, &tooltip);
     }
-    if let Some(support) = row.support {
-        let class = format!("level {}", support.level.class());
-        canvas.symbol(&class, (EVIDENCE, middle + 4.5), support.level.symbol(), &support.text());
+    if let Some(measurement) = row.measurement {
+        let class = format!("level {}", measurement.level.class());
+        canvas.symbol(&class, (MEASUREMENT, middle + 4.5), measurement.level.symbol(), &measurement.text());
     }
     let verdict = format!("{} {}", row.tone.symbol(), row.verdict);
     canvas.text(&format!("verdict {class}"), (VERDICT, middle + 4.5), Anchor::Start, &clipped(&verdict, 26));

@@ -1,15 +1,14 @@
-//! How good the evidence of a verdict is, in one line.
+//! How good the measurement of a speedup is, in one line.
 //!
 //! - good: at least three pairs count, it was observed of all of them that nothing disturbed them, and the upper bound
 //!   of the speedup is at most 1.25 times the lower one;
 //! - weak: fewer than three pairs count, a bound is missing, or the upper one is more than twice the lower one;
-//! - with care: everything else, and where the quality rests on one seed, or the same settings ran at another speed in
-//!   an earlier comparison.
+//! - with care: everything else, and where the same settings ran at another speed in an earlier comparison.
 //!
 //! The level is that of the worst cause, and the line says all of them.
 
 use super::evidence::Evidence;
-use super::pairs::{Comparison, HalfPair, Pair};
+use super::pairs::{Comparison, Pair};
 use super::speeds::{OtherSpeed, other_speeds};
 use crate::numbers::{bounds, span};
 use maud::{Markup, html};
@@ -17,14 +16,14 @@ use pawl_api::status::Speedup;
 use pawl_contract::plan::LaunchKind;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pairs below which evidence is weak.
+/// Pairs below which a measurement is weak.
 const FEWEST: u32 = 3;
 /// Ratio of the bounds of a speedup, upper over lower, above which its interval is wide.
 const WIDE: f64 = 1.25;
-/// The same, above which the evidence is weak.
+/// The same, above which the measurement is weak.
 const VERY_WIDE: f64 = 2.0;
 
-/// How good evidence is.
+/// How good a measurement is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing speaks against it.
@@ -67,7 +66,7 @@ impl Level {
     }
 }
 
-/// Why evidence is not good.
+/// Why a measurement is not good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// Fewer than three pairs count.
@@ -82,8 +81,6 @@ pub enum Cause {
     Disturbed,
     /// Of pairs it is not known whether they were disturbed.
     Unobserved,
-    /// The quality rests on one seed.
-    OneSeed,
     /// The same settings ran at another speed before.
     OtherSpeed,
 }
@@ -98,22 +95,21 @@ impl Cause {
             Self::Wide => "wide interval",
             Self::Disturbed => "disturbed pairs",
             Self::Unobserved => "disturbance not known",
-            Self::OneSeed => "one seed",
-            Self::OtherSpeed => "machine changed",
+            Self::OtherSpeed => "another speed before",
         }
     }
 
     const fn level(self) -> Level {
         match self {
             Self::FewPairs | Self::NoInterval | Self::VeryWide => Level::Weak,
-            Self::Wide | Self::Disturbed | Self::Unobserved | Self::OneSeed | Self::OtherSpeed => Level::Care,
+            Self::Wide | Self::Disturbed | Self::Unobserved | Self::OtherSpeed => Level::Care,
         }
     }
 }
 
-/// How good the evidence of a comparison is, and why.
+/// How good the measurement of a speedup is, and why.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Support {
+pub struct Measurement {
     /// The level.
     pub level: Level,
     /// Why it is not good, in the order of [`Cause`], which is that of their weight.
@@ -124,7 +120,7 @@ pub struct Support {
     facts: String,
 }
 
-impl Support {
+impl Measurement {
     /// All of it in one line of text.
     pub fn text(&self) -> String {
         format!("{} {}", self.head, self.facts)
@@ -141,7 +137,7 @@ impl Support {
     /// All of it in one line of a page.
     pub fn line(&self) -> Markup {
         html! {
-            div.support {
+            div.measurement {
                 span.level.(self.level.class()) aria-hidden="true" { (self.level.symbol()) } " "
                 b { (self.head) } " " (self.facts)
             }
@@ -149,37 +145,22 @@ impl Support {
     }
 }
 
-/// How good the evidence of each comparison with a speedup is, by the name of the comparison.
-pub fn all(evidence: &Evidence) -> BTreeMap<&str, Support> {
-    let (spec, status) = (&evidence.job.spec, &evidence.status);
-    let speeds = other_speeds(spec, status);
-    let phases = status.phases.iter().map(|phase| Comparison::of_phase(phase, spec));
-    let bundle = status.bundle.iter().map(|bundle| Comparison::of_bundle(bundle, spec));
-    let each = phases.chain(bundle).filter_map(|it| {
-        let support = support(&it, &it.pairs(spec), &it.half_pairs(status), speeds.get(it.name))?;
-        Some((it.name, support))
-    });
+/// The measurements by the names of their comparisons.
+pub type Measurements<'a> = BTreeMap<&'a str, Measurement>;
+
+/// How good the measurement of each comparison with a speedup is.
+pub fn all<'a>(evidence: &Evidence, comparisons: &[Comparison<'a>]) -> Measurements<'a> {
+    let speeds = other_speeds(&evidence.job.spec, &evidence.status, comparisons);
+    let each = comparisons.iter().filter_map(|it| Some((it.name, measurement(it, speeds.get(it.name))?)));
     each.collect()
 }
 
-/// How good the evidence of a comparison is; `None` without a speedup.
-pub fn support(
-    comparison: &Comparison<'_>,
-    pairs: &[Pair],
-    half: &[HalfPair],
-    other: Option<&OtherSpeed<'_>>,
-) -> Option<Support> {
+/// How good the measurement of a comparison is; `None` without a speedup.
+fn measurement(comparison: &Comparison<'_>, other: Option<&OtherSpeed<'_>>) -> Option<Measurement> {
     let speedup = comparison.speedup?;
     let mut causes = BTreeSet::new();
-    let mut facts = of_pairs(comparison, speedup, (pairs, pairs.len() + half.len()), &mut causes);
+    let mut facts = of_pairs(comparison, speedup, &mut causes);
     facts.push(of_interval(speedup, &mut causes));
-    facts.extend(comparison.quality.map(|quality| match quality.seeds {
-        1 => {
-            causes.insert(Cause::OneSeed);
-            "quality of one seed: no interval".to_owned()
-        }
-        seeds => format!("quality of {seeds} seeds"),
-    }));
     causes.extend(other.map(|_| Cause::OtherSpeed));
     let level = causes.iter().map(|cause| cause.level()).max().unwrap_or(Level::Good);
     let so_far = if comparison.is_final { "" } else { " so far" };
@@ -187,7 +168,7 @@ pub fn support(
     if let Some(other) = other {
         facts = format!("{facts} {}", other.text());
     }
-    Some(Support {
+    Some(Measurement {
         level,
         causes: causes.into_iter().collect(),
         head: format!("Speed measurement{so_far}: {}.", level.word()),
@@ -195,17 +176,13 @@ pub fn support(
     })
 }
 
-/// How many of the measured pairs count, `of` this number, and whether they were disturbed.
-fn of_pairs(
-    comparison: &Comparison<'_>,
-    speedup: &Speedup,
-    (pairs, of): (&[Pair], usize),
-    causes: &mut BTreeSet<Cause>,
-) -> Vec<String> {
+/// How many of the measured pairs count, and whether they were disturbed.
+fn of_pairs(comparison: &Comparison<'_>, speedup: &Speedup, causes: &mut BTreeSet<Cause>) -> Vec<String> {
     let &Speedup { pairs: known, disturbed, .. } = speedup;
     let few = if known < FEWEST { ", fewer than 3" } else { "" };
     causes.extend((known < FEWEST).then_some(Cause::FewPairs));
-    let counted: Vec<&Pair> = pairs.iter().filter(|pair| pair.not_counted.is_none()).collect();
+    let of = comparison.pairs.len() + comparison.half_pairs.len();
+    let counted: Vec<&Pair> = comparison.counted().collect();
     if counted.len() == known as usize {
         let seeds: BTreeSet<u32> = counted.iter().map(|pair| pair.seed).collect();
         let plural = if seeds.len() == 1 { "" } else { "s" };
@@ -279,7 +256,7 @@ fn verb(count: u32, verb: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pawl_api::status::QualityStatus;
+    use crate::report::pairs::comparisons;
     use pawl_contract::disturbance::DisturbanceKind;
     use serde_json::json;
 
@@ -297,23 +274,24 @@ mod tests {
         serde_json::from_value(json!({"estimate": "1.3", "lower": lower, "upper": upper, "pairs": pairs})).unwrap()
     }
 
-    /// The level and the causes of a comparison with these pairs.
-    fn level(speedup: &Speedup, quality: Option<&QualityStatus>, pairs: &[Pair]) -> (Level, Vec<Cause>) {
-        let comparison = Comparison {
-            name: "graph",
-            is_final: true,
-            launches: &[],
-            speedup: Some(speedup),
-            quality,
-            required: None,
-        };
-        let found = support(&comparison, pairs, &[], None).unwrap();
+    /// The measurement of a phase that has this speedup and these pairs.
+    fn of(speedup: &Speedup, pairs: &[Pair]) -> Measurement {
+        let phase = json!({"name": "graph", "state": "Accepted", "speedup": speedup});
+        let status = serde_json::from_value(json!({"phases": [phase]})).unwrap();
+        let spec = serde_json::from_value(json!({"workload": {"name": "ups"}})).unwrap();
+        let mut comparison = comparisons(&spec, &status).remove(0);
+        comparison.pairs = pairs.to_vec();
+        measurement(&comparison, None).unwrap()
+    }
+
+    fn level(speedup: &Speedup, pairs: &[Pair]) -> (Level, Vec<Cause>) {
+        let found = of(speedup, pairs);
         (found.level, found.causes)
     }
 
     #[test]
     fn the_bounds_decide_at_their_limits() {
-        let of = |lower, upper| level(&bounded(lower, upper, 3), None, &[CALM; 3]);
+        let of = |lower, upper| level(&bounded(lower, upper, 3), &[CALM; 3]);
         assert_eq!(of("1.2", "1.5"), (Level::Good, vec![]));
         assert_eq!(of("1.2", "1.501"), (Level::Care, vec![Cause::Wide]));
         assert_eq!(of("1.0", "2.0"), (Level::Care, vec![Cause::Wide]));
@@ -324,44 +302,28 @@ mod tests {
 
     #[test]
     fn fewer_than_three_pairs_or_one_without_bounds_are_weak() {
-        assert_eq!(level(&bounded("1.2", "1.3", 2), None, &[CALM; 2]), (Level::Weak, vec![Cause::FewPairs]));
+        assert_eq!(level(&bounded("1.2", "1.3", 2), &[CALM; 2]), (Level::Weak, vec![Cause::FewPairs]));
         let single: Speedup = serde_json::from_value(json!({"estimate": "1.3", "pairs": 1})).unwrap();
-        assert_eq!(level(&single, None, &[CALM]), (Level::Weak, vec![Cause::FewPairs, Cause::NoInterval]));
+        assert_eq!(level(&single, &[CALM]), (Level::Weak, vec![Cause::FewPairs, Cause::NoInterval]));
     }
 
     #[test]
     fn disturbed_or_unobserved_pairs_are_with_care_if_they_count() {
         let speedup = bounded("1.2", "1.3", 3);
-        let of = |last: Pair| level(&speedup, None, &[CALM, CALM, CALM, last]);
+        let of = |last: Pair| level(&speedup, &[CALM, CALM, CALM, last]);
         let disturbed = Pair { disturbed: Some((DisturbanceKind::OtherCpu, 0.4)), ..CALM };
         let unobserved = Pair { observed: false, ..CALM };
         for (pair, cause) in [(disturbed, Cause::Disturbed), (unobserved, Cause::Unobserved)] {
-            assert_eq!(level(&speedup, None, &[CALM, CALM, pair]), (Level::Care, vec![cause]));
+            assert_eq!(level(&speedup, &[CALM, CALM, pair]), (Level::Care, vec![cause]));
             let left_out = Pair { not_counted: Some(pawl_decision::NotCounted::Late), ..pair };
             assert_eq!(of(left_out), (Level::Good, vec![]), "it does not count");
         }
     }
 
     #[test]
-    fn a_quality_of_one_seed_is_with_care() {
-        let quality = |seeds| serde_json::from_value(json!({"lossDelta": "0", "seeds": seeds, "items": 9})).unwrap();
-        let of = |seeds| level(&bounded("1.2", "1.3", 3), Some(&quality(seeds)), &[CALM; 3]);
-        assert_eq!(of(1), (Level::Care, vec![Cause::OneSeed]));
-        assert_eq!(of(2), (Level::Good, vec![]));
-    }
-
-    #[test]
     fn what_the_status_does_not_have_is_taken_from_the_speedup() {
         let speedup = Speedup { disturbed: 2, ..bounded("1.2", "1.3", 5) };
-        let comparison = Comparison {
-            name: "graph",
-            is_final: true,
-            launches: &[],
-            speedup: Some(&speedup),
-            quality: None,
-            required: None,
-        };
-        let found = support(&comparison, &[], &[], None).unwrap();
+        let found = of(&speedup, &[]);
         assert_eq!(found.causes, [Cause::Disturbed, Cause::Unobserved]);
         assert!(found.text().contains("The launches of its 5 pairs") && found.text().contains("2 of 5 were disturbed"));
     }
