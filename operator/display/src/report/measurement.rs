@@ -81,7 +81,9 @@ pub enum Cause {
     Disturbed,
     /// Of pairs it is not known whether they were disturbed.
     Unobserved,
-    /// The same settings ran at another speed before.
+    /// The launches of the pairs are no longer in the status.
+    Gone,
+    /// The same settings ran at another speed in another comparison.
     OtherSpeed,
 }
 
@@ -95,14 +97,15 @@ impl Cause {
             Self::Wide => "wide interval",
             Self::Disturbed => "disturbed pairs",
             Self::Unobserved => "disturbance not known",
-            Self::OtherSpeed => "another speed before",
+            Self::Gone => "launches no longer kept",
+            Self::OtherSpeed => "speed differs elsewhere",
         }
     }
 
     const fn level(self) -> Level {
         match self {
             Self::FewPairs | Self::NoInterval | Self::VeryWide => Level::Weak,
-            Self::Wide | Self::Disturbed | Self::Unobserved | Self::OtherSpeed => Level::Care,
+            Self::Wide | Self::Disturbed | Self::Unobserved | Self::Gone | Self::OtherSpeed => Level::Care,
         }
     }
 }
@@ -126,11 +129,16 @@ impl Measurement {
         format!("{} {}", self.head, self.facts)
     }
 
-    /// The level, and in two or three words the first cause why it is not good.
+    /// The causes in a few words each; empty for a good measurement.
+    pub fn brief(&self) -> String {
+        self.causes.iter().map(|cause| cause.brief()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The level, and in a few words why it is not good.
     pub fn mark(&self) -> Markup {
         html! {
             span.level.(self.level.class()) aria-hidden="true" { (self.level.symbol()) } " " (self.level.word())
-            @if let Some(cause) = self.causes.first() { ": " (cause.brief()) }
+            @if !self.causes.is_empty() { ": " (self.brief()) }
         }
     }
 
@@ -191,7 +199,7 @@ fn of_pairs(comparison: &Comparison<'_>, speedup: &Speedup, causes: &mut BTreeSe
         return [vec![counts], of_disturbance(&counted, causes)].concat();
     }
     // The status does not have the launches of the verdict.
-    causes.insert(Cause::Unobserved);
+    causes.insert(Cause::Gone);
     causes.extend((disturbed > 0).then_some(Cause::Disturbed));
     let is_gone = !comparison.launches.iter().any(|launch| launch.kind == LaunchKind::Measure);
     let plural = if known == 1 { "" } else { "s" };
@@ -324,7 +332,7 @@ mod tests {
     fn what_the_status_does_not_have_is_taken_from_the_speedup() {
         let speedup = Speedup { disturbed: 2, ..bounded("1.2", "1.3", 5) };
         let found = of(&speedup, &[]);
-        assert_eq!(found.causes, [Cause::Disturbed, Cause::Unobserved]);
+        assert_eq!(found.causes, [Cause::Disturbed, Cause::Gone]);
         assert!(found.text().contains("The launches of its 5 pairs") && found.text().contains("2 of 5 were disturbed"));
     }
 }

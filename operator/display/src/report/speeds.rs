@@ -22,19 +22,19 @@ struct Measured<'a> {
     median: f64,
 }
 
-/// The same settings at another speed in an earlier comparison.
+/// The same settings at another speed in another comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherSpeed<'a> {
     /// Median items per second in this comparison.
     pub here: f64,
-    /// The same in the earlier one.
+    /// The same in the other one.
     pub there: f64,
-    /// Name of the earlier one.
+    /// Name of the other one.
     pub of: &'a str,
 }
 
 impl OtherSpeed<'_> {
-    /// The relative difference from the earlier one.
+    /// The relative difference from the other one.
     fn change(&self) -> f64 {
         self.here / self.there - 1.0
     }
@@ -42,37 +42,33 @@ impl OtherSpeed<'_> {
     /// The difference, for people.
     pub fn text(&self) -> String {
         format!(
-            "The same settings ran {} items/s here and {} in {} ({:+.0} %): the machine or its load differed. A ratio \
-             within a pair is not affected as long as it was the same for both launches.",
+            "The same settings ran {} items/s here and {} in {} ({:+.0} %): the machine or its load differed. Both \
+             launches of a pair ran in turn; where the machine is as it was in {}, the ratio may be another.",
             short(self.here),
             short(self.there),
             self.of,
-            self.change() * 100.0
+            self.change() * 100.0,
+            self.of
         )
     }
 }
 
-/// Of each comparison in which settings ran at another speed than in an earlier one, by more than 10 %: the largest
-/// such difference, by the name of the comparison.
+/// Of each comparison in which settings ran at another speed than in an earlier or a later one, by more than 10 %: the
+/// largest such difference, by the name of the comparison.
 pub fn other_speeds<'a>(
     spec: &TrainingJobSpec,
     status: &TrainingJobStatus,
     comparisons: &[Comparison<'a>],
 ) -> BTreeMap<&'a str, OtherSpeed<'a>> {
-    let (mut earlier, mut found) = (Vec::new(), BTreeMap::new());
-    for here in measured(spec, status, comparisons) {
-        if let Some((first, other)) = here.first().zip(largest(&earlier, &here)) {
-            found.insert(first.of, other);
-        }
-        earlier.extend(here);
-    }
-    found
+    let all = measured(spec, status, comparisons);
+    let name = |here: &Vec<Measured<'a>>| Some(here.first()?.of);
+    all.iter().filter_map(|here| Some((name(here)?, largest(&all, here)?))).collect()
 }
 
-/// The largest difference between equal settings, if it is reported.
-fn largest<'a>(earlier: &[Measured<'a>], here: &[Measured<'a>]) -> Option<OtherSpeed<'a>> {
-    let both = here.iter().flat_map(|here| earlier.iter().map(move |there| (here, there)));
-    let equal = both.filter(|(here, there)| here.settings == there.settings);
+/// The largest difference from equal settings in another comparison, if it is reported.
+fn largest<'a>(all: &[Vec<Measured<'a>>], here: &[Measured<'a>]) -> Option<OtherSpeed<'a>> {
+    let both = here.iter().flat_map(|here| all.iter().flatten().map(move |there| (here, there)));
+    let equal = both.filter(|(here, there)| here.of != there.of && here.settings == there.settings);
     let differences = equal.map(|(here, there)| OtherSpeed { here: here.median, there: there.median, of: there.of });
     let reported = differences.filter(|it| it.change().abs() > TOLERANCE);
     reported.max_by(|one, other| one.change().abs().total_cmp(&other.change().abs()))
@@ -165,13 +161,18 @@ mod tests {
         found.iter().map(|(name, other)| ((*name).to_owned(), other.of.to_owned())).collect()
     }
 
+    /// Each of two comparisons names the other one.
+    fn both(one: &str, other: &str) -> [(String, String); 2] {
+        [(one, other), (other, one)].map(|(name, other)| (name.to_owned(), other.to_owned()))
+    }
+
     #[test]
     fn the_candidate_of_an_accepted_phase_is_the_control_of_the_next() {
         let next =
             |control| found(&[phase("graph", "Accepted", 100.0, 150.0), phase("batch", "RolledBack", control, 160.0)]);
         assert_eq!(next(163.0), []);
-        assert_eq!(next(170.0), [("batch".to_owned(), "graph".to_owned())]);
-        assert_eq!(next(130.0), [("batch".to_owned(), "graph".to_owned())], "slower, too");
+        assert_eq!(next(170.0), both("batch", "graph"));
+        assert_eq!(next(130.0), both("batch", "graph"), "slower, too");
     }
 
     #[test]
@@ -180,7 +181,7 @@ mod tests {
             found(&[phase("graph", "RolledBack", 100.0, 150.0), phase("batch", "Inconclusive", control, 160.0)])
         };
         assert_eq!(next(101.0), []);
-        assert_eq!(next(150.0), [("batch".to_owned(), "graph".to_owned())]);
+        assert_eq!(next(150.0), both("batch", "graph"));
     }
 
     #[test]
@@ -192,7 +193,7 @@ mod tests {
         let mut fallback = phase("batch", "RolledBack", 100.0, 200.0);
         fallback["rung"] = json!(1);
         let rest = [phase("graph", "RolledBack", 100.0, 90.0), fallback, phase("bf16", "Accepted", 100.0, 300.0)];
-        assert_eq!(found(&rest), [("bf16".to_owned(), "batch".to_owned())]);
+        assert_eq!(found(&rest), both("batch", "bf16"));
     }
 
     #[test]
