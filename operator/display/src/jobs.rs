@@ -103,6 +103,9 @@ fn net_saved(entry: &Entry<'_>) -> Option<String> {
     })
 }
 
+/// The row of the program that is trained.
+pub const WORKLOAD: &str = "workload";
+
 /// Where what is compared comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
@@ -185,7 +188,7 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     });
     let differs = provenance::differ(entries.iter().filter_map(|entry| provenance::newest_data(entry.measured_with)));
     let has_alarms = statuses.iter().any(|status| alarms(status).next().is_some());
-    let workload = own("workload", &|entry| Some(entry.workload()));
+    let workload = own(WORKLOAD, &|entry| Some(entry.workload()));
     let mut rows = vec![Compared { group: Group::Manifest, ..workload }];
     rows.extend(manifests(entries));
     rows.extend([
@@ -309,9 +312,9 @@ fn measured(verdict: &str, speedup: Option<&Speedup>, reason: &str, quality: Opt
     parts.join("; ")
 }
 
-/// The differences from the baseline: `validation loss +0.00151 (at most +0.00824), accuracy -0.3 %`.
+/// The differences from the baseline: `validation loss +0.00151, upper bound +0.00824, accuracy -0.3 %`.
 fn of_quality(quality: &QualityStatus) -> String {
-    let upper = quality.loss_delta_upper.as_ref().map(|upper| format!(" (at most {:+.5})", upper.value()));
+    let upper = quality.loss_delta_upper.as_ref().map(|upper| format!(", upper bound {:+.5}", upper.value()));
     let loss = format!("validation loss {:+.5}{}", quality.loss_delta.value(), upper.unwrap_or_default());
     let metric = |(name, increase): (&String, &Decimal)| {
         Some(format!("{name} {}", percent_change(1.0, 1.0 + increase.value())?))

@@ -24,10 +24,11 @@ use crate::numbers::{factor, interval, pairs, percent_change, short};
 use crate::payback;
 use crate::sentence::sentence;
 use crate::summary::alarms;
-use crate::verdict::{Tone, stage_tone, tone};
+use crate::verdict::{Tone, stage_tone, tone, word};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use measurement::{Level, Measurement, Measurements};
+use pawl_api::TrainingJobStatus;
 use pawl_contract::provenance::redacted;
 use pawl_contract::report::unprintable;
 
@@ -154,7 +155,7 @@ fn started(time: Option<&str>) -> String {
 fn together_tile(evidence: &Evidence, measurement: Option<&Measurement>) -> Option<Markup> {
     let speedup = evidence.status.bundle.as_ref()?.speedup.as_ref()?;
     let of_pairs = interval(speedup).map(|interval| format!("{interval}, {} pairs", pairs(speedup)));
-    let cause = measurement.and_then(|measurement| measurement.causes.first()).map(|cause| cause.brief().to_owned());
+    let cause = measurement.map(Measurement::brief).filter(|causes| !causes.is_empty());
     let detail: Vec<String> = of_pairs.into_iter().chain(cause).collect();
     Some(html! {
         div.tile {
@@ -172,6 +173,19 @@ fn during_training(before: f64, now: f64) -> String {
     format!("during training: {change}from {}", short(before))
 }
 
+/// How many phases are in which state, besides those that were accepted: `1 rolled back, 2 inconclusive`.
+fn others(status: &TrainingJobStatus) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for phase in status.phases.iter().filter(|phase| tone(phase.state) != Tone::Good) {
+        let word = word(phase.state, status.stage);
+        match counts.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((word, 1)),
+        }
+    }
+    counts.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+}
+
 /// Label, value and detail of each other tile.
 fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
     let status = &evidence.status;
@@ -181,17 +195,15 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
         tiles.push((
             "speedup".to_owned(),
             factor(waterfall::product(&status.phases)),
-            "product of the accepted phases' estimates".to_owned(),
+            match status.phases.iter().any(|phase| tone(phase.state) == Tone::Good) {
+                true => "product of the accepted phases' estimates".to_owned(),
+                false => "no phase was accepted".to_owned(),
+            },
         ));
     }
     if !status.phases.is_empty() {
-        let count = |wanted: Tone| status.phases.iter().filter(|phase| tone(phase.state) == wanted).count();
-        let (accepted, reverted) = (count(Tone::Good), count(Tone::Bad));
-        tiles.push((
-            "phases accepted".to_owned(),
-            format!("{accepted} of {}", status.phases.len()),
-            format!("{reverted} rolled back"),
-        ));
+        let accepted = status.phases.iter().filter(|phase| tone(phase.state) == Tone::Good).count();
+        tiles.push(("phases accepted".to_owned(), format!("{accepted} of {}", status.phases.len()), others(status)));
     }
     tiles.extend(search::tile(evidence));
     if let Some(training) = &status.training {

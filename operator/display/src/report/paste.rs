@@ -6,6 +6,7 @@ use crate::settings::{Difference, differences};
 use crate::shell;
 use maud::{Markup, html};
 use pawl_api::TrainingJob;
+use pawl_api::status::{PhaseState, PhaseStatus};
 use pawl_contract::provenance::without_secrets;
 use pawl_contract::settings::Settings;
 use pawl_contract::template::{Name, Places, Rendered, Values, is_template, references, render};
@@ -39,17 +40,30 @@ pub fn section(evidence: &Evidence) -> Option<Markup> {
         None => html! {
             p { "This replaces spec.settings of your manifest." (open) }
             pre.paste { (manifest(accepted)) }
-            @if !job.spec.phases.is_empty() { p.muted { (AGAIN) } }
+            @if let Some(again) = again(&status.phases) { p.muted { (again) } }
             @if !job.spec.workload.command.is_empty() { (script(job, accepted)) }
         },
     })
 }
 
-/// What becomes of the phases of a manifest whose settings these replace: the hash of a verdict's inputs has the
-/// settings below the phase. These are others for all phases but those after the last accepted one.
-const AGAIN: &str = "Phases that stay in spec.phases then have another baseline: one that these settings contain \
-    already is skipped, and one that was not accepted may be measured again. Remove those that you do not want judged \
-    once more.";
+/// What becomes of the phases of a manifest whose settings these replace, if they stay there: the hash of a verdict's
+/// inputs has the settings below the phase. These are others for all phases but those after the last accepted one.
+fn again(phases: &[PhaseStatus]) -> Option<String> {
+    let is_accepted = |phase: &PhaseStatus| phase.state == PhaseState::Accepted;
+    let last = phases.iter().rposition(is_accepted)?;
+    let names = |phases: &[PhaseStatus], accepted: bool| -> Option<String> {
+        let of_state = phases.iter().filter(|phase| is_accepted(phase) == accepted);
+        let names: Vec<&str> = of_state.map(|phase| phase.name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let (before, after) = phases.split_at(last + 1);
+    let skipped = names(before, true)?;
+    let skipped = format!("If the phases stay in spec.phases: {skipped}: skipped, as these settings contain them");
+    let again = names(before, false).map(|names| format!("{names}: measured again"));
+    let elsewhere = names(after, false).map(|names| format!("{names}: measured again in another job"));
+    let all: Vec<String> = [Some(skipped), again, elsewhere].into_iter().flatten().collect();
+    Some(all.join("; ") + ". Delete those that you do not want judged once more.")
+}
 
 /// What is to be said of a command whose secret values are hidden.
 fn hidden(words: &[String]) -> &'static str {
@@ -63,9 +77,14 @@ fn script(job: &TrainingJob, accepted: &Settings) -> Markup {
     let of_command = rendered.filter(|rendered| !rendered.consumed.is_empty());
     html! {
         p {
-            "The program of this job is a script of yours. It gets these settings where its command has placeholders, \
-             such as " code { "$(settings.batchPerGpu)" } " (their names are in the documentation, script/command), or \
-             reads them with the Python package pawl_launch (reference/python)."
+            @if has_placeholders(job) {
+                "The command of this job gets settings where it has placeholders, such as "
+                code { "$(settings.batchPerGpu)" } "; what has none must be read by the program, with the Python \
+                package pawl_launch."
+            } @else {
+                "The command of this job has no placeholder such as " code { "$(settings.batchPerGpu)" } ": its program \
+                must read these settings with the Python package pawl_launch, or they change nothing."
+            }
         }
         @if let Some(rendered) = of_command {
             @let unused = unused(&rendered, job, accepted);
@@ -80,6 +99,15 @@ fn script(job: &TrainingJob, accepted: &Settings) -> Markup {
             }
         }
     }
+}
+
+/// Whether a setting is in a placeholder of the command of `job`, or of a variable of its environment.
+fn has_placeholders(job: &TrainingJob) -> bool {
+    let workload = &job.spec.workload;
+    let variables = job.spec.trainer.pod_template.env.iter().filter_map(|it| it.value.as_ref());
+    let words = workload.command.iter().chain(&workload.args).chain(variables);
+    let found = words.filter_map(|word| references(word).ok()).flatten();
+    found.into_iter().any(|(name, _)| matches!(name, Name::Setting(_) | Name::Workload(_)))
 }
 
 /// The command of `job` with the settings `accepted`; `None` if something else is to be filled in: what only a launch
@@ -181,7 +209,7 @@ mod tests {
         assert!(one.contains("The same as a command.") && !one.contains("Without the variables"), "{one}");
         for several in [json!({"gpusPerReplica": 0, "replicas": 2}), json!({"gpusPerReplica": 2})] {
             let page = of(several);
-            assert!(!page.contains("The same as a command") && page.contains("script/command"), "{page}");
+            assert!(!page.contains("The same as a command") && page.contains("pawl_launch"), "{page}");
         }
         let env = json!([{"name": "MODE", "value": "x17"}, {"name": "TOKEN", "valueFrom": {"secretKeyRef":
             {"name": "hub", "key": "token"}}}]);
@@ -195,17 +223,21 @@ mod tests {
         let batch = "--batch=$(settings.batchPerGpu)";
         for command in [&["train", batch, "--steps=$(launch.steps)"][..], &["train", batch, "$(HOME)"], &["train"]] {
             let page = of_script(command, &[]);
-            assert!(!page.contains("The same as a command") && page.contains("script/command"), "{command:?}: {page}");
+            assert!(!page.contains("The same as a command") && page.contains("pawl_launch"), "{command:?}: {page}");
             assert_eq!(page.matches("class=\"paste\"").count(), 1, "{command:?}: {page}");
         }
     }
 
     #[test]
     fn what_becomes_of_judged_phases_is_said_once_settings_replace_the_baseline() {
-        let status =
-            json!({"effectiveSettings": {"batchPerGpu": 16}, "phases": [{"name": "graph", "state": "Accepted"}]});
+        let phase = |name: &str, state: &str| json!({"name": name, "state": state});
+        let phases = [phase("slow", "RolledBack"), phase("graph", "Accepted"), phase("late", "Inconclusive")];
+        let status = json!({"effectiveSettings": {"batchPerGpu": 16}, "phases": phases});
         let page = of(status.clone(), None).unwrap();
-        assert!(page.contains("may be measured again") && !page.contains("pawl_launch"), "{page}");
+        let said =
+            "graph: skipped, as these settings contain them; slow: measured again; late: measured again in another";
+        assert!(page.contains(said), "{page}");
+        assert!(page.contains("graph: skipped") && !page.contains("pawl_launch"), "{page}");
         assert!(!of(status, Some(&["train"])).unwrap().contains("measured again"), "a command has no phases");
     }
 

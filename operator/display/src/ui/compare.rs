@@ -2,7 +2,7 @@
 
 use super::list::address;
 use super::{Scripts, page as whole};
-use crate::jobs::{Compared, Entry, Group, compared};
+use crate::jobs::{Compared, Entry, Group, WORKLOAD, compared};
 use crate::report::curves::{self, Curves};
 use crate::report::evidence::Evidence;
 use crate::url::encode;
@@ -22,6 +22,12 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
         p.muted {
             "≠: the jobs differ in this row; where a cell is empty, a job that has ended has no such value. \
              What is not known yet of a job that has not ended is no difference."
+        }
+        @if rows.iter().any(|row| row.differs && row.name == WORKLOAD) {
+            p {
+                b { "These jobs do not train the same." } " Each speedup is over the baseline of its own job, and metrics \
+                of different workloads cannot be compared."
+            }
         }
         (selected(&format!("/compare?{}", keys.join("&")), all, equal.len()))
         div.wide role="region" aria-label="Jobs beside each other" tabindex="0" {
