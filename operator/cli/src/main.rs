@@ -15,6 +15,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Dispatches on the name of the program: a link is enough for kubectl to find the plugin.
 fn main() -> ExitCode {
+    // With clients of object stores, TLS has two implementations of its cryptography, and would not know which to take.
+    #[cfg(feature = "cluster")]
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut words = std::env::args_os();
     let program = words.next().unwrap_or_default();
     match Path::new(&program).file_stem().and_then(|name| name.to_str()) {
