@@ -336,6 +336,9 @@ fn settings(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compar
     names.into_iter().map(row).filter(|row| row.differs).collect()
 }
 
+/// Beginning of the row of a metric.
+const VALIDATION: &str = "validation ";
+
 /// What the trainings did. Evaluations after other items are not the same result, so these are said.
 fn trained(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compared> {
     let of = |status: &TrainingJobStatus| {
@@ -346,7 +349,7 @@ fn trained(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compare
         if let Some(validation) = &measured.validation {
             let at = short(validation.items as f64);
             let value = |value: &Decimal| format!("{} at {at} items", short(value.value()));
-            facts.extend(validation.metrics.iter().map(|(name, it)| (format!("validation {name}"), value(it))));
+            facts.extend(validation.metrics.iter().map(|(name, it)| (format!("{VALIDATION}{name}"), value(it))));
         }
         facts
     };
@@ -355,7 +358,17 @@ fn trained(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compare
         facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let row = |name: &str| Compared::new(entries, name, sides.iter().map(|facts| value(facts, name)).collect());
-    distinct(sides.iter().flatten().map(|(name, _)| name.as_str())).into_iter().map(row).collect()
+    let names = distinct(sides.iter().flatten().map(|(name, _)| name.as_str()));
+    // Metrics that not all trained jobs have cannot be compared: a row each would hide what can.
+    let in_all = |name: &str| sides.iter().all(|facts| facts.is_empty() || !value(facts, name).is_empty());
+    let (of_all, others): (Vec<&str>, Vec<&str>) =
+        names.into_iter().partition(|name| !name.starts_with(VALIDATION) || in_all(name));
+    let other = |facts: &Vec<(String, String)>| {
+        let own = facts.iter().filter(|(name, _)| others.contains(&name.as_str()));
+        own.map(|(name, value)| format!("{} {value}", &name[VALIDATION.len()..])).collect::<Vec<_>>().join(", ")
+    };
+    let others = Compared::new(entries, "other validation metrics", sides.iter().map(other).collect());
+    of_all.into_iter().map(row).chain([others]).collect()
 }
 
 #[cfg(test)]

@@ -107,16 +107,19 @@ fn every_speedup_has_a_line_and_its_pairs_add_up() {
 fn levels_and_reasons_are_those_of_the_recorded_pairs() {
     let forex = render(&recorded("forex.json"));
     let weak = "○ Speed measurement: weak. 3 of 3 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval 3.40 \
-                to 10.44, its upper bound more than twice the lower one.";
+                to 10.44, its upper bound more than twice the lower one. \
+                The required 1.30× is below the whole interval.";
     assert_eq!(line(&forex, "all-together").unwrap(), weak);
     assert!(forex.contains("[3.40, 10.44], 3 pairs, very wide interval"), "the tile says it");
     let gone = "◐ Speed measurement: with care. The launches of its 5 pairs are no longer in the status, which keeps the newest \
-                evidence only; whether they were disturbed is not shown; interval +29 % to +54 %.";
+                evidence only; whether they were disturbed is not shown; interval +29 % to +54 %. \
+                The required 1.00× is below the whole interval.";
     assert_eq!(line(&forex, "phase-fused-optimizer").unwrap(), gone);
 
     let gpu = render(&recorded("huggingface-gpu.json"));
     let care = "◐ Speed measurement: with care. 4 of 6 pairs count, seeds 42, 43, 44; of these it is not known whether other \
-                programs disturbed them (?); interval 1.31 to 2.21, which is wide.";
+                programs disturbed them (?); interval 1.31 to 2.21, which is wide. \
+                The required 1.02× is below the whole interval.";
     assert_eq!(line(&gpu, "phase-flash-attention").unwrap(), care);
     let left = "Not counted (~, hollow) 2 of 6 pairs: pair 2: the speed of a launch still changed; pair 4: only one \
                 launch, its attempt ended before the other.";
@@ -124,7 +127,7 @@ fn levels_and_reasons_are_those_of_the_recorded_pairs() {
 
     let bdh = render(&recorded("vision-bdh.json"));
     let good = "● Speed measurement: good. 7 of 7 pairs count, seeds 42, 43, 44; none was seen to be disturbed; interval 0 % to \
-                +0.4 %.";
+                +0.4 %. The required 1.00× is inside the interval.";
     assert_eq!(line(&bdh, "phase-loader").unwrap(), good);
     assert!(bdh.contains("[8.44, 8.53], 3 pairs</span>"), "nothing to be said in the tile");
 }

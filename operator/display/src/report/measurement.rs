@@ -10,7 +10,7 @@
 use super::evidence::Evidence;
 use super::pairs::{Comparison, Pair};
 use super::speeds::{OtherSpeed, other_speeds};
-use crate::numbers::{bounds, span};
+use crate::numbers::{bounds, factor, span};
 use maud::{Markup, html};
 use pawl_api::status::Speedup;
 use pawl_contract::plan::LaunchKind;
@@ -173,6 +173,7 @@ fn measurement(comparison: &Comparison<'_>, other: Option<&OtherSpeed<'_>>) -> O
     let level = causes.iter().map(|cause| cause.level()).max().unwrap_or(Level::Good);
     let so_far = if comparison.is_final { "" } else { " so far" };
     let mut facts = facts.join("; ") + ".";
+    facts.extend(of_requirement(speedup, comparison.needed));
     if let Some(other) = other {
         facts = format!("{facts} {}", other.text());
     }
@@ -254,6 +255,18 @@ fn of_interval(speedup: &Speedup, causes: &mut BTreeSet<Cause>) -> String {
     };
     causes.extend(cause);
     format!("interval {}{note}", span(lower, upper))
+}
+
+/// Where the required speedup is: outside of the interval, a verdict holds however uncertain the number is.
+fn of_requirement(speedup: &Speedup, required: Option<f64>) -> Option<String> {
+    let required = required?;
+    let place = match bounds(speedup) {
+        (Some(lower), _) if required <= lower => "below the whole interval",
+        (_, Some(upper)) if required > upper => "above the whole interval",
+        (Some(_), Some(_)) => "inside the interval",
+        _ => return None,
+    };
+    Some(format!(" The required {} is {place}.", factor(required)))
 }
 
 /// The verb of a number of things.
