@@ -2,7 +2,7 @@
 
 use super::gang::{self, outcomes};
 use super::{script, warning};
-use pawl_agent::{AttemptEnd, Stop};
+use pawl_agent::Stop;
 use pawl_contract::exit::Outcome;
 use pawl_contract::plan::{AttemptPlan, LaunchKind};
 use std::path::Path;
