@@ -14,7 +14,8 @@ pub fn quality(quality: &QualityStatus, spec: &TrainingJobSpec) -> Markup {
         p {
             b { "Quality" } " at " (short(quality.items as f64)) " items, "
             @if quality.seeds != 1 { (quality.seeds) " seeds, " }
-            "against the original baseline: validation loss "
+            "against the baseline (its quality launches may run with accepted phases of equal losses, which learn the same \
+             sooner): validation loss "
             span.num { (signed(quality.loss_delta.value())) }
             @if let Some(upper) = &quality.loss_delta_upper {
                 ", at most " span.num { (signed(upper.value())) } " with " (confidence(spec)) " confidence"
