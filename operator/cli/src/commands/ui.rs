@@ -21,6 +21,7 @@ mod secret;
 #[cfg(feature = "cluster")]
 mod sessions;
 mod source;
+mod stamps;
 mod storage;
 
 use super::print;

@@ -1,7 +1,7 @@
 //! One job of a directory or a storage.
 
-use super::library::{Stamp, Stamps};
 use super::source::{Gathered, JobError, Origin};
+use super::stamps::{Stamp, Stamps};
 use crate::commands::document;
 use crate::commands::source::has_stopped;
 use crate::commands::status::JobResult;

@@ -1,8 +1,9 @@
 //! What directories and storages have recorded of the jobs of a cluster.
 
 use super::copies::folder_name;
-use super::library::{Library, Stamps};
+use super::library::Library;
 use super::place::Place;
+use super::stamps::Stamps;
 use super::storage::Storage;
 use pawl_contract::record::{FOLDER, Record};
 use pawl_display::event::EventRecord;
