@@ -182,6 +182,10 @@ pub enum KubectlCommand {
         /// Image of the pod; it contains /bin/pawl.
         #[arg(long, env = "PAWL_AGENT_IMAGE", value_name = "IMAGE", default_value = super::operator::IMAGE)]
         image: String,
+        /// Secret of the namespace with which the image is pulled, besides those of the job and of its pods, as long as
+        /// there are any; may be repeated.
+        #[arg(long = "pull-secret", value_name = "NAME")]
+        pull_secrets: Vec<String>,
     },
     /// Check whether manifests can run on this cluster, without running them.
     ///

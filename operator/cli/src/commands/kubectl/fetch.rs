@@ -7,7 +7,7 @@ use super::session::Session;
 use crate::commands::print;
 use crate::exit;
 use futures::{StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{LocalObjectReference, Pod};
 use kube::Api;
 use kube::api::{AttachParams, AttachedProcess, DeleteParams, ListParams, PostParams};
 use kube::runtime::WatchStreamExt;
@@ -45,6 +45,8 @@ pub struct Selection {
     pub storage: Option<String>,
     /// Image of the pod.
     pub image: String,
+    /// Secrets for pulling it, besides those of the job's pods.
+    pub pull_secrets: Vec<String>,
 }
 
 /// Copies the checkpoint and the records to `directory`, and prints the path of the checkpoint, or else of the records.
@@ -64,7 +66,7 @@ pub async fn fetch(
     // The pod is deleted before the program ends.
     let mut interrupts =
         Interrupts::listen().map_err(|error| ClusterError::File(format!("cannot handle signals: {error}")))?;
-    let pod = create(session, &pods, &job, &location, &selection.image).await?;
+    let pod = create(session, &pods, &job, &location, selection).await?;
     let what = checkpoint.as_deref().unwrap_or("the records");
     exit::say(&format_args!("{pod}: reads {what} in {location}"));
     let copied = tokio::select! {
@@ -121,13 +123,14 @@ async fn create(
     pods: &Api<Pod>,
     job: &TrainingJob,
     location: &str,
-    image: &str,
+    Selection { image, pull_secrets, .. }: &Selection,
 ) -> Result<String, ClusterError> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let chosen = ListParams::default().labels(&format!("{}={name}", names::JOB));
     // Without the permission to list pods, or when they are gone: what the chart sets by default.
     let writers = pods.list(&chosen).await.map(|list| list.items).unwrap_or_default();
-    let defaults = writers.first().map_or_else(PodDefaults::default, defaults);
+    let mut defaults = writers.first().map_or_else(PodDefaults::default, defaults);
+    defaults.image_pull_secrets.extend(pull_secrets.iter().map(|name| LocalObjectReference { name: name.clone() }));
     let ask = async |defaults: &PodDefaults| {
         let pod = pawl_controller::objects::reader(job, location, image, defaults);
         session.ask(session.request("create", PODS), pods.create(&PostParams::default(), &pod)).await
@@ -335,7 +338,10 @@ fn state(pod: &Pod) -> State {
         return if HOPELESS.contains(&reason.as_str()) {
             let remedy = match reason.as_str() {
                 NOT_THE_IMAGE => "create what the pod template of the job refers to",
-                _ => "name an image that the cluster can pull with --image",
+                _ => {
+                    "name an image that the cluster can pull with --image, and the Secret for its registry with \
+                     --pull-secret"
+                }
             };
             State::Failed(format!("{reason}: {message}\n  {remedy}"))
         } else {

@@ -69,9 +69,9 @@ async fn dispatch(KubectlArgs { cluster, command }: KubectlArgs) -> Result<ExitC
             let selection = logs::LogSelection { follow, tail, attempt, rank };
             logs::logs(&session().await?, &job.name, &selection).await
         }
-        KubectlCommand::Fetch { job, out, newest, records, storage, image } => {
+        KubectlCommand::Fetch { job, out, newest, records, storage, image, pull_secrets } => {
             let directory = out.unwrap_or_else(|| PathBuf::from(&job.name));
-            let selection = fetch::Selection { newest, records, storage, image };
+            let selection = fetch::Selection { newest, records, storage, image, pull_secrets };
             fetch::fetch(&session().await?, &job.name, &directory, &selection).await
         }
         KubectlCommand::Preflight(arguments) => preflight::preflight(&cluster, &arguments).await,
