@@ -83,7 +83,7 @@ fn script(job: &TrainingJob, accepted: &Settings) -> Markup {
                 package pawl_launch."
             } @else {
                 "The command of this job has no placeholder such as " code { "$(settings.batchPerGpu)" } ": its program \
-                must read these settings with the Python package pawl_launch, or they change nothing."
+                must read these settings from its plan, as the Python package pawl_launch does, or they change nothing."
             }
         }
         @if let Some(rendered) = of_command {
