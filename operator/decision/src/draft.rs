@@ -12,7 +12,7 @@ use pawl_contract::measured::Validation;
 use pawl_contract::report::{printable, truncated};
 
 /// Maximum length of a message in the status, bytes.
-pub(crate) const MAX_MESSAGE: usize = 320;
+pub(crate) const MAX_MESSAGE: usize = 640;
 /// Maximum number of metrics of one evaluation in the status.
 const MAX_METRICS: usize = 16;
 

@@ -122,7 +122,7 @@ fn more_problems_than_a_message_holds_are_counted() {
         &[("loaderWorkers", "settings.loaderWorkers: too many of them, and more words")],
     );
     let message = world.failure().1;
-    assert!(message.len() <= 320 && message.contains("phase phase-1: settings.loaderWorkers"), "{message}");
+    assert!(message.len() <= 640 && message.contains("phase phase-1: settings.loaderWorkers"), "{message}");
     assert!(message.ends_with("more") && message.contains("; and "), "{message}");
 }
 

@@ -82,6 +82,21 @@ fn losses_that_do_not_decide_lead_to_the_quality_gates() {
     }
 }
 
+/// The longest message of a verdict: on a busy machine, with one seed, without a validation before the first step.
+#[test]
+fn the_reason_of_an_escalation_is_whole_behind_all_other_notes() {
+    let busy = |result: &mut LaunchResult, plan: &LaunchPlan| {
+        result.measured.disturbance.other_cpu_share = (plan.kind == LaunchKind::Measure).then_some(0.57);
+    };
+    let mut world = one_phase(json!({"seeds": [42]}), losses_are([1.007; 3], busy));
+    world.run();
+    let message = &world.phase("fuse").message;
+    for note in ["measured while other programs used the CPUs: 57 %", "no validation before the first step"] {
+        assert!(message.contains(note), "{message} lacks {note}");
+    }
+    assert!(message.ends_with("with one seed, which has no interval"), "{message}");
+}
+
 #[test]
 fn losses_of_launches_ended_by_time_must_agree_so_closely_that_they_would_at_the_end() {
     // A difference that grows steadily to 2 %: 0.25 % in the first quarter of the steps, and 1.5 % in the second half.
