@@ -84,8 +84,11 @@ impl Pod {
     /// Starts the agent as the user of a pod, with nothing but a pod's environment.
     fn start(&self) -> Child {
         let at = |file: &str| self.path(file).display().to_string();
-        let mut command = Command::new(self.path("bin/pawl"));
+        // These tests may run under nohup, which an agent would inherit.
+        let mut command = Command::new("env");
         command
+            .arg("--default-signal=HUP")
+            .arg(self.path("bin/pawl"))
             .arg("agent")
             .current_dir("/")
             .env_clear()
