@@ -13,11 +13,35 @@ pub fn factor(value: f64) -> String {
     format!("{value:.*}×", if value < 10.0 { 2 } else { 1 })
 }
 
-/// The confidence interval of a speedup, such as `[1.28, 1.35]`; a missing bound is 0 or ∞. `None` without bounds.
+/// The confidence interval of a speedup, such as `[1.28, 1.35]`, rounded outwards; a missing bound is 0 or ∞. `None`
+/// without bounds.
 pub fn interval(speedup: &Speedup) -> Option<String> {
-    let side = |value: Option<f64>, open: &str| value.map_or_else(|| open.to_owned(), |value| format!("{value:.2}"));
     let (lower, upper) = bounds(speedup);
-    (lower.is_some() || upper.is_some()).then(|| format!("[{}, {}]", side(lower, "0"), side(upper, "∞")))
+    let (below, above) =
+        (lower.map_or_else(|| "0".to_owned(), at_least), upper.map_or_else(|| "∞".to_owned(), at_most));
+    (lower.is_some() || upper.is_some()).then(|| format!("[{below}, {above}]"))
+}
+
+/// A lower bound, rounded down, so that it is not more than what was measured.
+///
+/// ```
+/// assert_eq!(pawl_display::numbers::at_least(5.249), "5.24");
+/// assert_eq!(pawl_display::numbers::at_least(1.1), "1.10");
+/// ```
+pub fn at_least(lower: f64) -> String {
+    hundredths(lower, f64::floor)
+}
+
+/// An upper bound, rounded up.
+fn at_most(upper: f64) -> String {
+    hundredths(upper, f64::ceil)
+}
+
+/// Two decimals. What is a decimal number already stays it: 1.1 times 100 is not 110.
+fn hundredths(value: f64, round: impl Fn(f64) -> f64) -> String {
+    let nearest = (value * 100.0).round();
+    let whole = if (value * 100.0 - nearest).abs() < 1e-6 { nearest } else { round(value * 100.0) };
+    format!("{:.2}", whole / 100.0)
 }
 
 /// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
@@ -87,7 +111,7 @@ fn decimals(value: f64) -> usize {
 }
 
 /// An interval of a speedup in words: as changes in percent near 1, such as `-4 % to +5 %`, and else as factors, such
-/// as `1.31 to 2.21`.
+/// as `1.31 to 2.21`, which are rounded as those of [`interval`].
 ///
 /// ```
 /// use pawl_display::numbers::span;
@@ -99,7 +123,7 @@ fn decimals(value: f64) -> usize {
 /// ```
 pub fn span(lower: f64, upper: f64) -> String {
     if !(lower > 0.5 && upper < 2.0) {
-        return format!("{lower:.2} to {upper:.2}");
+        return format!("{} to {}", at_least(lower), at_most(upper));
     }
     let decimals = match upper - lower {
         wide if wide >= 0.05 => 0,
@@ -185,7 +209,7 @@ mod tests {
             let (lower, upper) = (lower.parse().ok(), upper.parse().ok());
             interval(&Speedup { estimate: Decimal::default(), lower, upper, pairs: 2, disturbed: 0 })
         };
-        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.35]"));
+        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.36]"));
         assert_eq!(of("0.9", "4.5e12").as_deref(), Some("[0.90, ∞]"));
         assert_eq!(of("1.2e-30", "1.4e30"), None);
     }

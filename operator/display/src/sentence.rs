@@ -1,6 +1,6 @@
 //! The result of a ladder in one sentence.
 
-use crate::numbers::bounds;
+use crate::numbers::{at_least, bounds};
 use crate::settings::{Difference, differences};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -102,10 +102,9 @@ pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
     pawl_decision::patch(phase, status.effective_fallback())
 }
 
-/// `4.20 times as fast as the baseline`, with the lower bound, rounded down.
+/// `4.20 times as fast as the baseline`, with the lower bound.
 fn times(speedup: &Speedup) -> String {
-    let least = bounds(speedup).0.map(|lower| (lower * 100.0).floor() / 100.0);
-    let least = least.map(|least| format!(" (at least {least:.2})")).unwrap_or_default();
+    let least = bounds(speedup).0.map(|lower| format!(" (at least {})", at_least(lower))).unwrap_or_default();
     let disturbed = disturbed(speedup).map(|disturbed| format!(" in {disturbed}")).unwrap_or_default();
     format!("{:.2} times as fast as the baseline{least}{disturbed}", speedup.estimate.value())
 }
