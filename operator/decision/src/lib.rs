@@ -118,6 +118,7 @@ pub use conditions::{obstacle, obstructed, unreadable};
 pub use cost::{Payback, payback};
 pub use counted::{CountedPair, counted};
 pub use fingerprint::fingerprint;
+pub use gates::equivalence::loss_difference;
 pub use gates::quality::{DEFAULT_RELATIVE_MARGIN, confidence as quality_confidence};
 pub use gates::speed::confirmation;
 pub use grace::stop_grace;

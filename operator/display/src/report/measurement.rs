@@ -8,7 +8,7 @@
 //! The level is that of the worst cause, and the line says all of them.
 
 use super::evidence::Evidence;
-use super::pairs::{Comparison, Pair};
+use super::pairs::{Comparison, Pair, comparisons};
 use super::speeds::{OtherSpeed, other_speeds};
 use crate::numbers::{bounds, factor, span};
 use maud::{Markup, html};
@@ -156,7 +156,12 @@ impl Measurement {
 /// The measurements by the names of their comparisons.
 pub type Measurements<'a> = BTreeMap<&'a str, Measurement>;
 
-/// How good the measurement of each comparison with a speedup is.
+/// How good the measurement of each comparison of a job is.
+pub fn measurements(evidence: &Evidence) -> Measurements<'_> {
+    all(evidence, &comparisons(&evidence.job.spec, &evidence.status))
+}
+
+/// How good the measurement of each of these comparisons with a speedup is.
 pub fn all<'a>(evidence: &Evidence, comparisons: &[Comparison<'a>]) -> Measurements<'a> {
     let speeds = other_speeds(&evidence.job.spec, &evidence.status, comparisons);
     let each = comparisons.iter().filter_map(|it| Some((it.name, measurement(it, speeds.get(it.name))?)));
@@ -282,6 +287,7 @@ mod tests {
     use serde_json::json;
 
     const CALM: Pair = Pair {
+        loss: None,
         number: 0,
         seed: 42,
         control: 100.0,

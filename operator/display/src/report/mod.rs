@@ -3,7 +3,7 @@
 pub(crate) mod chart;
 pub(crate) mod curves;
 pub mod evidence;
-mod measurement;
+pub(crate) mod measurement;
 mod memory;
 pub(crate) mod pairs;
 mod paste;
@@ -29,6 +29,7 @@ use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use measurement::{Level, Measurement, Measurements};
 use pawl_api::TrainingJobStatus;
+use pawl_api::status::PhaseState;
 use pawl_contract::provenance::redacted;
 use pawl_contract::report::unprintable;
 
@@ -72,7 +73,7 @@ pub fn content(evidence: &Evidence, place: Option<&str>) -> Markup {
         ("Launches", tables::launches(evidence)),
     ];
     html! {
-        (header(evidence, place, measurements.get(TOGETHER)))
+        (header(evidence, place, &measurements))
         @for (title, content) in &sections {
             @if let Some(content) = content { section { h2 { (title) } (content) } }
         }
@@ -116,8 +117,17 @@ fn waterfall(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<Mar
     })
 }
 
-/// Name, stage and key numbers; `together`: how good the measurement of all accepted phases together is.
-fn header(evidence: &Evidence, place: Option<&str>, together: Option<&Measurement>) -> Markup {
+/// How good the measurement of the speedup is that [`sentence`] says; `None` where it says none.
+pub(crate) fn of_result<'a>(evidence: &Evidence, measurements: &'a Measurements<'_>) -> Option<&'a Measurement> {
+    let status = &evidence.status;
+    let mut accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
+    let (first, second) = (accepted.next()?, accepted.next());
+    let is_alone = status.bundle.is_none() && second.is_none();
+    measurements.get(if is_alone { first.name.as_str() } else { TOGETHER })
+}
+
+/// Name, stage, result and key numbers.
+fn header(evidence: &Evidence, place: Option<&str>, measurements: &Measurements<'_>) -> Markup {
     let status = &evidence.status;
     let class = stage_tone(status.stage).class();
     let workload = &evidence.job.spec.workload;
@@ -131,9 +141,12 @@ fn header(evidence: &Evidence, place: Option<&str>, together: Option<&Measuremen
             p.muted {
                 "workload " (workload) " on " (ranks) " " (device) (plural) (started(status.start_time.as_deref()))
             }
-            @if let Some(result) = sentence(&evidence.job, status) { p { b { (result) } } }
+            @if let Some(result) = sentence(&evidence.job, status) {
+                p { b { (result) } }
+                @if let Some(measurement) = of_result(evidence, measurements) { (measurement.line()) }
+            }
             div.tiles {
-                @if let Some(tile) = together_tile(evidence, together) { (tile) }
+                @if let Some(tile) = together_tile(evidence, measurements.get(TOGETHER)) { (tile) }
                 @for (label, value, detail) in tiles(evidence) {
                     div.tile { span.what { (label) } span.value { (value) } span.detail { (detail) } }
                 }
@@ -237,7 +250,49 @@ fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::during_training;
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// The page of a job with these phases and what was measured of all of them together.
+    fn page(phases: Value, bundle: Value) -> String {
+        let named = ["compile", "fuse"].map(|name| json!({"name": name, "settings": {"compile": "Graph"}}));
+        let job = json!({"metadata": {"name": "toy"}, "spec": {"workload": {"name": "ups"}, "phases": named}});
+        let status = json!({"phases": phases, "bundle": bundle, "stage": "Complete"});
+        let (job, status) = (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap());
+        content(&Evidence::new(job, status, Vec::new(), Vec::new()), None).into_string()
+    }
+
+    #[test]
+    fn the_result_says_how_good_its_measurement_is() {
+        let speedup = |upper: &str| json!({"estimate": "1.3", "lower": "1.2", "upper": upper, "pairs": 3});
+        let phase = |name: &str| json!({"name": name, "state": "Accepted", "speedup": speedup("1.4")});
+        let bundle = json!({"inputHash": "x", "state": "Accepted", "reason": "GoalMet", "speedup": speedup("3.6")});
+        let result = |page: String| page.split_once("class=\"tiles\"").unwrap().0.to_owned();
+        let alone = result(page(json!([phase("compile")]), Value::Null));
+        assert!(alone.contains("(at least 1.20)") && alone.contains("interval +20 % to +40 %"), "{alone}");
+        let together = result(page(json!([phase("compile"), phase("fuse")]), bundle));
+        assert!(together.contains("Speed measurement: weak.") && together.contains("1.20 to 3.60"), "{together}");
+        let none = json!([{"name": "compile", "state": "RolledBack", "speedup": speedup("1.4")}]);
+        assert!(!result(page(none, Value::Null)).contains("Speed measurement"));
+    }
+
+    #[test]
+    fn the_losses_of_a_phase_that_computes_the_same_are_beside_what_it_declares() {
+        let launch = |arm: &str, pair: u32, loss: &str| {
+            json!({"name": format!("{arm}-{pair}"), "kind": "Measure", "arm": arm, "pair": pair, "seed": 1, "outcome": "Done",
+                   "itemsPerSecond": "10", "loss": loss})
+        };
+        let launches = [
+            launch("Control", 0, "2"),
+            launch("Candidate", 0, "2.001"),
+            launch("Control", 1, "2"),
+            launch("Candidate", 1, "1.999"),
+        ];
+        let phase = json!({"name": "compile", "state": "RolledBack", "speedup": {"estimate": "1", "pairs": 2},
+                           "launches": launches});
+        let text = page(json!([phase]), Value::Null);
+        assert!(text.contains("; B's losses differ from A's by -0.05 % to +0.05 %"), "{text}");
+    }
 
     #[test]
     fn the_progress_of_a_metric_is_that_of_the_training_without_a_share_of_nearly_nothing() {

@@ -8,7 +8,7 @@ use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
 use pawl_contract::measured::{Disturbance, Measured};
 use pawl_contract::plan::LaunchKind;
-use pawl_decision::{CountedPair, NotCounted, confirmation, counted};
+use pawl_decision::{CountedPair, NotCounted, confirmation, counted, loss_difference};
 use std::collections::BTreeMap;
 
 /// The name of the comparison of all accepted phases with the baseline.
@@ -167,6 +167,8 @@ pub struct Pair {
     pub control: f64,
     /// Items per second with the phase.
     pub candidate: f64,
+    /// Relative difference of the candidate's training losses from the control's, if both have some.
+    pub loss: Option<f64>,
     /// What disturbed one of the launches from outside, and its share, 0 to 1.
     pub disturbed: Option<(DisturbanceKind, f64)>,
     /// Whether it is known of both launches how much other programs used the CPUs or the GPU.
@@ -225,6 +227,7 @@ fn pair(counted: &CountedPair<'_>) -> Option<Pair> {
         seed: candidate.seed,
         control: speed(control)?,
         candidate: speed(candidate)?,
+        loss: loss_difference(control, candidate),
         disturbed: from_outside(launches.each_ref()),
         observed: launches.iter().all(is_observed),
         not_counted,

@@ -48,7 +48,11 @@ fn card(
             (heading(phase.state, &verdict, &phase.name))
             @if let Some(measurement) = measurements.get(phase.name.as_str()) { (measurement.line()) }
             (explained(&phase.message, &phase.reason))
-            @if let Some(spec) = spec { (allowance(phase, spec)) (patch(phase, spec)) }
+            @if let Some(spec) = spec {
+                (allowance(phase, spec))
+                (patch(phase, spec))
+                p.muted { (numerics(phase, spec)) (losses_apart(spec, &comparison.pairs).unwrap_or_default()) }
+            }
             (measured(evidence, comparison, SPEED, losses))
         }
     }
@@ -175,7 +179,6 @@ fn patch(phase: &PhaseStatus, spec: &Phase) -> Markup {
                 @for (name, value) in settings.flat() { code { (name) ": " (value) } " " }
             }
         }
-        p.muted { (numerics(phase, spec)) }
     }
 }
 
@@ -189,6 +192,18 @@ fn numerics(phase: &PhaseStatus, spec: &Phase) -> &'static str {
         Numerics::Equivalent => "declared to compute the same, which the training losses leave open: quality is tested",
         Numerics::Changed => "declared to change the numerics: quality is tested once it is fast enough",
     }
+}
+
+/// How far the training losses of a phase that is declared to compute the same are from those of its controls.
+fn losses_apart(spec: &Phase, pairs: &[Pair]) -> Option<String> {
+    let differences = || pairs.iter().filter_map(|pair| pair.loss).map(|loss| loss * 100.0);
+    let (least, most) = (differences().reduce(f64::min)?, differences().reduce(f64::max)?);
+    let by = match (least, most) {
+        (least, most) if least.abs().max(most.abs()) < 0.01 => "less than 0.01 %".to_owned(),
+        (least, most) => format!("{least:+.2} % to {most:+.2} %"),
+    };
+    let is_shown = spec.numerics == Numerics::Equivalent;
+    is_shown.then(|| format!("; B's losses differ from A's by {by} (of each pair, the mean over its second half)"))
 }
 
 /// A table of the phases that were not accepted or skipped, with the reasons; `None` without such phases.

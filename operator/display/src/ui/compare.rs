@@ -5,6 +5,9 @@ use super::{Scripts, page as whole};
 use crate::jobs::{Compared, Entry, Group, WORKLOAD, compared};
 use crate::report::curves::{self, Curves};
 use crate::report::evidence::Evidence;
+use crate::report::measurement::{Measurement, measurements};
+use crate::report::of_result;
+use crate::sentence::sentence;
 use crate::url::encode;
 use maud::{Markup, html};
 
@@ -29,6 +32,7 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
                 of different workloads cannot be compared."
             }
         }
+        (results(jobs))
         (selected(&format!("/compare?{}", keys.join("&")), all, equal.len()))
         div.wide role="region" aria-label="Jobs beside each other" tabindex="0" {
             table.compared.cards {
@@ -57,6 +61,27 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
         }
     };
     whole("Compared", Scripts::Charts, &content)
+}
+
+/// What each job has reached, in a sentence, and how good the measurement of that is.
+fn results(jobs: &[(&str, &Evidence)]) -> Markup {
+    let result = |evidence: &Evidence| {
+        let measurement = of_result(evidence, &measurements(evidence)).map(Measurement::mark);
+        Some((sentence(&evidence.job, &evidence.status)?, measurement))
+    };
+    let all: Vec<_> = jobs.iter().filter_map(|(key, evidence)| Some((key, result(evidence)?))).collect();
+    html! {
+        @if !all.is_empty() {
+            ul {
+                @for (key, (sentence, measurement)) in &all {
+                    li {
+                        b { a href=(address(key)) { (key) } } ": " (sentence)
+                        @if let Some(measurement) = measurement { " Speed measurement: " (measurement) "." }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Which rows are shown, and a link to the others.
@@ -125,6 +150,18 @@ mod tests {
         assert!(all.contains(">stage<") && all.contains(r#"<a href="/compare?job=a%26b&amp;job=two">"#), "{all}");
         let places = ["Result", "speedup", "In the manifest", "workload"].map(|part| all.find(part).unwrap());
         assert!(places.is_sorted(), "{all}");
+    }
+
+    #[test]
+    fn the_result_of_each_job_is_a_sentence() {
+        let speedup = json!({"estimate": "1.3", "lower": "1.2", "upper": "1.4", "pairs": 2});
+        let phase = |state: &str| json!([{"name": "graph", "state": state, "speedup": speedup}]);
+        let of = |state: &str| job("toy", json!({"stage": "Complete", "phases": phase(state)}));
+        let text = compared(&[("one", of("Accepted")), ("two", of("RolledBack")), ("three", of("Measuring"))]);
+        let list = text.split_once("<ul>").unwrap().1.split_once("</ul>").unwrap().0;
+        assert!(list.contains("one</a></b>: 1.30 times as fast as the baseline (at least 1.20)."), "{list}");
+        assert!(list.contains("Speed measurement: <span") && list.contains("weak: few pairs"), "{list}");
+        assert!(list.contains("two</a></b>: No phase was accepted.</li>") && !list.contains("three"), "{list}");
     }
 
     #[test]

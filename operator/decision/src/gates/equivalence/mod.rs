@@ -9,7 +9,6 @@
 pub(crate) mod simulated;
 
 use super::{Subject, Verdict};
-use crate::comparison::Pair;
 use crate::reason::Reason;
 use crate::statistics::sequential::{Interval, alpha, interval};
 use pawl_api::status::LaunchStatus;
@@ -54,21 +53,21 @@ enum Agreement {
 
 impl Losses {
     /// The losses of a pair of launches that have so many steps unless they are ended by time.
-    fn of(pair: &Pair<'_>, steps: u64) -> Option<Self> {
+    fn of(of_control: &LaunchStatus, of_candidate: &LaunchStatus, steps: u64) -> Option<Self> {
         let curve = |launch: &LaunchStatus| launch.curve.iter().map(|loss| loss.value()).collect::<Vec<_>>();
         let loss = |launch: &LaunchStatus| Some(vec![launch.measured.loss.as_ref()?.value()]);
-        let (mut control, mut candidate) = (curve(pair.control), curve(pair.candidate));
+        let (mut control, mut candidate) = (curve(of_control), curve(of_candidate));
         if control.is_empty() || candidate.is_empty() {
-            (control, candidate) = (loss(pair.control)?, loss(pair.candidate)?);
+            (control, candidate) = (loss(of_control)?, loss(of_candidate)?);
         }
         // One of slow steps has ended after fewer quarters.
         let both = control.len().min(candidate.len());
         control.truncate(both);
         candidate.truncate(both);
         let short = |launch: &LaunchStatus| (1..steps).contains(&launch.measured.steps);
-        let ended_by_time = short(pair.control) || short(pair.candidate);
+        let ended_by_time = short(of_control) || short(of_candidate);
         let share = SHARES.get(both.saturating_sub(1)).filter(|_| ended_by_time).copied().unwrap_or(1.0);
-        Some(Self { seed: pair.control.seed, share, control, candidate })
+        Some(Self { seed: of_control.seed, share, control, candidate })
     }
 
     /// Relative difference of `losses` from those of the control.
@@ -91,6 +90,12 @@ impl Losses {
         let half = &found[found.len() / 2..];
         half.iter().sum::<f64>() / half.len() as f64
     }
+}
+
+/// Relative difference of a candidate's training losses from those of its control, the mean over the second half of
+/// the launches: what `numerics: Equivalent` is tested by. `None` if a launch has none.
+pub fn loss_difference(control: &LaunchStatus, candidate: &LaunchStatus) -> Option<f64> {
+    Some(Losses::of(control, candidate, 0)?.late())
 }
 
 /// Relative difference of the losses of the first quarter of two launches with equal batches. The loss is a mean over
@@ -157,7 +162,8 @@ fn shown(interval: &Interval) -> String {
 fn agreement(subject: &Subject<'_>) -> Agreement {
     let comparison = &subject.comparison;
     let steps = comparison.measured_steps();
-    let losses: Vec<Losses> = comparison.pairs(0).0.iter().filter_map(|pair| Losses::of(pair, steps)).collect();
+    let losses: Vec<Losses> =
+        comparison.pairs(0).0.iter().filter_map(|pair| Losses::of(pair.control, pair.candidate, steps)).collect();
     let built_in = subject.spec().workload.command.is_empty();
     let bound = first_bound(&comparison.control, built_in).max(first_bound(&comparison.candidate, built_in));
     compare(&losses, bound, alpha(&subject.spec().analysis))
