@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks names in the book against the code: reasons, gates, runbooks and examples are complete, and every metric exists."""
+"""Checks names in the book against the code: reasons, gates, runbooks, examples and workloads are complete, and every metric exists.
+Workloads are so in the tests of their exports, too."""
 
 import re
 import sys
@@ -44,6 +45,22 @@ def gates_of_dry_runs():
     return {camel(field) for body in bodies for field in re.findall(r"\bgates\.([a-z]+(?:[_A-Z][a-z]+)+)", body)}
 
 
+def workloads():
+    """The names of the built-in workloads."""
+    sources = (path.read_text() for path in (ROOT / "trainer-image/workloads/src").glob("*/mod.rs"))
+    found = {name for text in sources for name in re.findall(r'fn name\(&self\) -> &\'static str \{\s*"([^"]+)"', text)}
+    assert len(found) >= 5, f"only {found} were found"
+    return sorted(found)
+
+
+# Lists of all workloads, and how a row of one begins.
+EXPORTS = {
+    "docs/src/howto/export.md": "| `{}` |",
+    "tests/python/frameworks/test_onnx.py": '("{}", ',
+    "trainer-image/trainer/tests/workloads/export.rs": '("{}", ',
+}
+
+
 def problems():
     text = (PAGES / "verdicts.md").read_text()
     table = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
@@ -63,6 +80,9 @@ def problems():
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         if path.name not in trainer + searches:
             yield f"concepts/trainer.md: the example {path.name} is missing"
+    for path, row in EXPORTS.items():
+        rows = [line.strip() for line in (ROOT / path).read_text().splitlines()]
+        yield from (f"{path}: the workload {name} has no row" for name in workloads() if not any(line.startswith(row.format(name)) for line in rows))
     reference = (PAGES / "reference/metrics.md").read_text()
     known = set(re.findall(r"`(pawl_\w+)`", reference)) | NOT_METRICS
     # The buckets, sum and count of a histogram.
