@@ -88,7 +88,8 @@ fn a_gate_that_is_edited_later_is_judged_as_if_it_had_been_written_from_the_star
     }
     assert!(unread.is_empty(), "no verdict depends on {unread:?}: let `worse` report what these gates bound");
     // The world is one in which the gates of a phase matter.
-    assert_eq!(judged[&0], ["gpuMemory", "gpuMemoryIncrease", "maxOffloadOverhead"]);
+    let of_every_phase = ["gpuMemory", "gpuMemoryIncrease", "maxOffloadOverhead"];
+    assert_eq!(judged[&0], of_every_phase, "add a gate that judges every phase to this list");
     let of_quality = ["trainingLossWithin", "validationLossDelta", "validationLossWithin", "validationMetrics"];
     assert!(of_quality.iter().all(|gate| judged[&1].contains(gate)), "{judged:?}");
 }
