@@ -120,7 +120,7 @@ pub use counted::{CountedPair, counted};
 pub use fingerprint::fingerprint;
 pub use gates::equivalence::loss_difference;
 pub use gates::quality::{DEFAULT_RELATIVE_MARGIN, confidence as quality_confidence};
-pub use gates::speed::confirmation;
+pub use gates::speed::{Outward, confirmation, outward};
 pub use grace::stop_grace;
 pub use judging::{Amount, Judging, Loss, Part, judging};
 pub use launch::gang;

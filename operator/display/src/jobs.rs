@@ -2,11 +2,11 @@
 
 use crate::columns::lay_out;
 use crate::manifest;
-use crate::numbers::{factor, interval, percent_change, short};
+use crate::numbers::{factor, interval, percent_change, short, signed};
 use crate::payback::Saved;
 use crate::plain::plain;
 use crate::provenance::{self, MeasuredWith};
-use crate::report::pairs::comparisons;
+use crate::report::pairs::{comparisons, is_current};
 use crate::summary::alarms;
 use crate::verdict::{self, is_ended};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
@@ -206,7 +206,8 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
     rows.push(row("all together", &|status| {
         let bundle = status.bundle.as_ref()?;
         let word = verdict::word(bundle.state, status.stage);
-        Some(measured(word, bundle.speedup.as_ref(), &bundle.reason, bundle.quality.as_ref()))
+        let measured = measured(word, bundle.speedup.as_ref(), &bundle.reason, bundle.quality.as_ref());
+        Some(if is_current(bundle, status) { measured } else { format!("{measured}; with earlier settings") })
     }));
     rows.push(own("pairs seen disturbed", &disturbed));
     rows.extend(settings(entries, &statuses));
@@ -312,10 +313,10 @@ fn measured(verdict: &str, speedup: Option<&Speedup>, reason: &str, quality: Opt
     parts.join("; ")
 }
 
-/// The differences from the baseline: `validation loss +0.00151, upper bound +0.00824, accuracy -0.3 %`.
+/// The differences from the baseline: `validation loss +0.0015, upper bound +0.0082, accuracy -0.3 %`.
 fn of_quality(quality: &QualityStatus) -> String {
-    let upper = quality.loss_delta_upper.as_ref().map(|upper| format!(", upper bound {:+.5}", upper.value()));
-    let loss = format!("validation loss {:+.5}{}", quality.loss_delta.value(), upper.unwrap_or_default());
+    let upper = quality.loss_delta_upper.as_ref().map(|upper| format!(", upper bound {}", signed(upper.value())));
+    let loss = format!("validation loss {}{}", signed(quality.loss_delta.value()), upper.unwrap_or_default());
     let metric = |(name, increase): (&String, &Decimal)| {
         Some(format!("{name} {}", percent_change(1.0, 1.0 + increase.value())?))
     };
@@ -494,7 +495,7 @@ mod tests {
         };
         let (reason, loss) = ("QualityBelowThreshold", "0.02");
         let both = |other| row_of(&[of(reason, loss), other], "phase a").unwrap();
-        let text = "rolled back; QualityBelowThreshold; validation loss +0.02000, accuracy -3.0 %";
+        let text = "rolled back; QualityBelowThreshold; validation loss +0.02, accuracy -3.0 %";
         assert_eq!(both(of(reason, loss)), (format!("{text} | {text}"), false));
         assert!(both(of("OutOfMemory", loss)).1 && both(of(reason, "0.03")).1);
     }

@@ -3,6 +3,7 @@
 use pawl_api::quantity::Bytes;
 use pawl_api::status::{CostStatus, Speedup};
 use pawl_contract::decimal::Decimal;
+use pawl_decision::{Outward, outward};
 
 /// A ratio as a factor, such as `1.31×`.
 ///
@@ -13,7 +14,7 @@ pub fn factor(value: f64) -> String {
     format!("{value:.*}×", if value < 10.0 { 2 } else { 1 })
 }
 
-/// The confidence interval of a speedup, such as `[1.28, 1.35]`, rounded outwards; a missing bound is 0 or ∞. `None`
+/// The confidence interval of a speedup, such as `[1.284, 1.352]`, rounded outwards; a missing bound is 0 or ∞. `None`
 /// without bounds.
 pub fn interval(speedup: &Speedup) -> Option<String> {
     let (lower, upper) = bounds(speedup);
@@ -22,26 +23,24 @@ pub fn interval(speedup: &Speedup) -> Option<String> {
     (lower.is_some() || upper.is_some()).then(|| format!("[{below}, {above}]"))
 }
 
-/// A lower bound, rounded down, so that it is not more than what was measured.
+/// A lower bound of a speedup, rounded down: three decimals below 2, if the third is not 0, and else two.
 ///
 /// ```
-/// assert_eq!(pawl_display::numbers::at_least(5.249), "5.24");
-/// assert_eq!(pawl_display::numbers::at_least(1.1), "1.10");
+/// assert_eq!([5.249, 1.1, 1.0217].map(pawl_display::numbers::at_least), ["5.24", "1.10", "1.021"]);
 /// ```
 pub fn at_least(lower: f64) -> String {
-    hundredths(lower, f64::floor)
+    of_bound(lower, Outward::Down)
 }
 
 /// An upper bound, rounded up.
 fn at_most(upper: f64) -> String {
-    hundredths(upper, f64::ceil)
+    of_bound(upper, Outward::Up)
 }
 
-/// Two decimals. What is a decimal number already stays it: 1.1 times 100 is not 110.
-fn hundredths(value: f64, round: impl Fn(f64) -> f64) -> String {
-    let nearest = (value * 100.0).round();
-    let whole = if (value * 100.0 - nearest).abs() < 1e-6 { nearest } else { round(value * 100.0) };
-    format!("{:.2}", whole / 100.0)
+fn of_bound(bound: f64, direction: Outward) -> String {
+    let thousandths = outward(bound, direction, 3);
+    let short = thousandths.strip_suffix('0').map(str::to_owned);
+    short.unwrap_or_else(|| if bound < 2.0 { thousandths } else { outward(bound, direction, 2) })
 }
 
 /// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
@@ -73,8 +72,7 @@ pub fn short(value: f64) -> String {
         _ => 3 + usize::from(scaled.abs() < 0.0995) + usize::from(scaled.abs() < 0.00995),
     };
     let text = format!("{scaled:.decimals$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text}{prefix}")
+    format!("{}{prefix}", without_zeros(&text))
 }
 
 /// The relative change in percent with its sign, such as `-12.3 %`; `None` when there is none: from zero, or across it.
@@ -89,10 +87,17 @@ pub fn percent_change(from: f64, to: f64) -> Option<String> {
 /// use pawl_display::numbers::signed;
 ///
 /// assert_eq!([0.012883, -1.67e-6, -4e-8].map(signed), ["+0.0129", "-0.000002", "0"]);
+/// assert_eq!([0.02, 300.0].map(signed), ["+0.02", "+300"]);
 /// ```
 pub fn signed(value: f64) -> String {
     let text = format!("{value:+.*}", decimals(value));
-    if text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']) { text } else { "0".to_owned() }
+    let is_left = text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']);
+    if is_left { without_zeros(&text).to_owned() } else { "0".to_owned() }
+}
+
+/// A decimal number without zeros at the end.
+fn without_zeros(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
 /// A limit as a manifest has it: at most six decimals, without zeros at the end.
@@ -102,40 +107,12 @@ pub fn signed(value: f64) -> String {
 /// ```
 pub fn limit(value: f64) -> String {
     let text = format!("{value:.6}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    without_zeros(&text).to_owned()
 }
 
 /// Decimals for three significant digits, at most six.
 fn decimals(value: f64) -> usize {
     (0..6).find(|decimals| value.abs() >= 10_f64.powi(2 - decimals)).unwrap_or(6) as usize
-}
-
-/// An interval of a speedup in words: as changes in percent near 1, such as `-4 % to +5 %`, and else as factors, such
-/// as `1.31 to 2.21`, which are rounded as those of [`interval`].
-///
-/// ```
-/// use pawl_display::numbers::span;
-///
-/// assert_eq!([span(0.96, 1.05), span(1.31, 2.21)], ["-4 % to +5 %", "1.31 to 2.21"]);
-/// assert_eq!(span(0.9979, 0.999), "-0.2 % to -0.1 %");
-/// // A bound that is not 0 is not rounded to it if one decimal prevents that.
-/// assert_eq!(span(1.004, 1.06), "+0.4 % to +6 %");
-/// ```
-pub fn span(lower: f64, upper: f64) -> String {
-    if !(lower > 0.5 && upper < 2.0) {
-        return format!("{} to {}", at_least(lower), at_most(upper));
-    }
-    let decimals = match upper - lower {
-        wide if wide >= 0.05 => 0,
-        wide if wide >= 0.001 => 1,
-        _ => 2,
-    };
-    let side = |bound: f64| {
-        let texts = [decimals, decimals.max(1)].map(|decimals| format!("{:+.decimals$} %", (bound - 1.0) * 100.0));
-        let is_zero = |text: &str| !text.contains(['1', '2', '3', '4', '5', '6', '7', '8', '9']);
-        texts.into_iter().find(|text| !is_zero(text)).unwrap_or_else(|| "0 %".to_owned())
-    };
-    format!("{} to {}", side(lower), side(upper))
 }
 
 /// A number of bytes, such as `1.25 GiB`.
@@ -209,7 +186,7 @@ mod tests {
             let (lower, upper) = (lower.parse().ok(), upper.parse().ok());
             interval(&Speedup { estimate: Decimal::default(), lower, upper, pairs: 2, disturbed: 0 })
         };
-        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.36]"));
+        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.351]"));
         assert_eq!(of("0.9", "4.5e12").as_deref(), Some("[0.90, ∞]"));
         assert_eq!(of("1.2e-30", "1.4e30"), None);
     }

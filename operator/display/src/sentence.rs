@@ -1,6 +1,6 @@
 //! The result of a ladder in one sentence.
 
-use crate::numbers::{at_least, bounds};
+use crate::numbers::{at_least, bounds, signed};
 use crate::settings::{Difference, differences};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -113,7 +113,7 @@ fn times(speedup: &Speedup) -> String {
 fn of_quality(job: &TrainingJob, quality: &QualityStatus) -> String {
     let gate = job.spec.gates.validation_loss_delta.as_ref();
     let allowed = gate.map(|gate| format!(" (at most +{gate} allowed)")).unwrap_or_default();
-    format!(", validation loss {:+.4}{allowed}", quality.loss_delta.value())
+    format!(", validation loss {}{allowed}", signed(quality.loss_delta.value()))
 }
 
 #[cfg(test)]

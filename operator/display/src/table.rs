@@ -4,7 +4,7 @@
 //! columns a reason becomes 15 lines of 4 letters, and at 80 columns a phase takes 4 lines. Here a phase is one line,
 //! cut at its end; on a narrow terminal its reason is a second line.
 
-use crate::numbers::{bytes, factor, interval, pairs};
+use crate::numbers::{bytes, factor, interval, pairs, signed};
 use crate::plain::plain;
 use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
@@ -66,7 +66,7 @@ fn speedup(speedup: Option<&Speedup>) -> String {
 }
 
 fn quality(quality: Option<&QualityStatus>) -> String {
-    quality.map(|quality| format!("loss {:+.4}", quality.loss_delta.value())).unwrap_or_default()
+    quality.map(|quality| format!("loss {}", signed(quality.loss_delta.value()))).unwrap_or_default()
 }
 
 /// The measured peak memory; before any launch the prediction, marked as such.

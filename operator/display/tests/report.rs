@@ -242,7 +242,7 @@ fn the_page_shows_everything_and_needs_nothing() {
         "2 × H200 (job-3)",
         "Attempts that measured differ in GPU.",
         "The model was trained in 2 attempts, which differ in GPU.",
-        "<b>big-batch</b> brought most: 1.40×.",
+        "<b>big-batch</b> brought most: 1.40× (<span class=\"level",
         "not known",
         "compiled in 4.2s · newest epoch 30s · learning rate 2.00e-4 · gradient norm 0.75 · 39 updates of the weights · 1 skipped update · planned memory: parameters 1.00 MiB",
     ] {

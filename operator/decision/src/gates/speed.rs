@@ -108,12 +108,35 @@ pub(crate) fn shown(interval: &Interval) -> String {
     }
 }
 
+/// Away from the estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outward {
+    /// As a lower bound is rounded.
+    Down,
+    /// As an upper bound is rounded.
+    Up,
+}
+
+/// A bound of an interval with so many decimals, rounded outwards: an interval that is shown contains that which was
+/// measured.
+pub fn outward(bound: f64, outward: Outward, decimals: usize) -> String {
+    let scale = 10_f64.powi(decimals as i32);
+    let (scaled, nearest) = (bound * scale, (bound * scale).round());
+    let whole = match outward {
+        // A decimal number with so many decimals stays as it is: 1.1 times 100 is not 110.
+        _ if (scaled - nearest).abs() < 1e-6 => nearest,
+        Outward::Down => scaled.floor(),
+        Outward::Up => scaled.ceil(),
+    };
+    format!("{:.decimals$}", whole / scale)
+}
+
 /// The bounds of an interval; an end that says nothing is open.
 fn between((lower, upper): (f64, f64)) -> String {
     match (Speedup::MEANT.contains(&lower), Speedup::MEANT.contains(&upper)) {
-        (true, true) => format!("[{lower:.3}, {upper:.3}]"),
-        (true, false) => format!("[{lower:.3}, ∞]"),
-        (false, true) => format!("[0, {upper:.3}]"),
+        (true, true) => format!("[{}, {}]", outward(lower, Outward::Down, 3), outward(upper, Outward::Up, 3)),
+        (true, false) => format!("[{}, ∞]", outward(lower, Outward::Down, 3)),
+        (false, true) => format!("[0, {}]", outward(upper, Outward::Up, 3)),
         (false, false) => "(no interval)".to_owned(),
     }
 }
@@ -122,7 +145,7 @@ fn between((lower, upper): (f64, f64)) -> String {
 pub(crate) fn at_most(upper: f64) -> String {
     let Range { start, end } = Speedup::MEANT;
     if upper < end {
-        format!("its speedup is at most {:.3}", upper.max(start))
+        format!("its speedup is at most {}", outward(upper.max(start), Outward::Up, 3))
     } else {
         "its pairs do not limit its speedup yet".to_owned()
     }

@@ -10,7 +10,7 @@
 use super::evidence::Evidence;
 use super::pairs::{Comparison, Pair, comparisons};
 use super::speeds::{OtherSpeed, other_speeds};
-use crate::numbers::{bounds, factor, span};
+use crate::numbers::{at_least, bounds, factor, interval};
 use maud::{Markup, html};
 use pawl_api::status::Speedup;
 use pawl_contract::plan::LaunchKind;
@@ -178,7 +178,7 @@ fn measurement(comparison: &Comparison<'_>, other: Option<&OtherSpeed<'_>>) -> O
     let level = causes.iter().map(|cause| cause.level()).max().unwrap_or(Level::Good);
     let so_far = if comparison.is_final { "" } else { " so far" };
     let mut facts = facts.join("; ") + ".";
-    facts.extend(of_requirement(speedup, comparison.needed));
+    facts.extend(of_requirement(speedup, comparison.needed, level));
     if let Some(other) = other {
         facts = format!("{facts} {}", other.text());
     }
@@ -259,19 +259,23 @@ fn of_interval(speedup: &Speedup, causes: &mut BTreeSet<Cause>) -> String {
         _ => (None, ""),
     };
     causes.extend(cause);
-    format!("interval {}{note}", span(lower, upper))
+    format!("interval {}{note}", interval(speedup).unwrap_or_default())
 }
 
 /// Where the required speedup is: outside of the interval, a verdict holds however uncertain the number is.
-fn of_requirement(speedup: &Speedup, required: Option<f64>) -> Option<String> {
+fn of_requirement(speedup: &Speedup, required: Option<f64>, level: Level) -> Option<String> {
     let required = required?;
-    let place = match bounds(speedup) {
-        (Some(lower), _) if required <= lower => "below the whole interval",
-        (_, Some(upper)) if required > upper => "above the whole interval",
-        (Some(_), Some(_)) => "inside the interval",
+    let (place, so) = match bounds(speedup) {
+        (Some(lower), _) if required <= lower && level != Level::Good => (
+            "below the whole interval",
+            format!(": it is met, but count on {} rather than on the estimate", at_least(lower)),
+        ),
+        (Some(lower), _) if required <= lower => ("below the whole interval", String::new()),
+        (_, Some(upper)) if required > upper => ("above the whole interval", String::new()),
+        (Some(_), Some(_)) => ("inside the interval", String::new()),
         _ => return None,
     };
-    Some(format!(" The required {} is {place}.", factor(required)))
+    Some(format!(" The required {} is {place}{so}.", factor(required)))
 }
 
 /// The verb of a number of things.

@@ -19,7 +19,7 @@ mod tables;
 mod training;
 mod waterfall;
 
-use self::pairs::{TOGETHER, comparisons};
+use self::pairs::{TOGETHER, comparisons, is_current};
 use crate::numbers::{factor, interval, pairs, percent_change, short};
 use crate::payback;
 use crate::sentence::sentence;
@@ -92,7 +92,15 @@ fn waterfall(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<Mar
     let figure = waterfall::draw(evidence, measurements)?;
     let most = waterfall::most(&status.phases);
     Some(html! {
-        @if let Some((name, speedup)) = most { p { b { (name) } " brought most: " (factor(speedup)) "." } }
+        @if let Some((name, speedup)) = most {
+            p {
+                b { (name) } " brought most: " (factor(speedup))
+                @if let Some(weaker) = measurements.get(name).filter(|it| it.level != Level::Good) {
+                    " (" (weaker.mark()) ")"
+                }
+                "."
+            }
+        }
         @if let Some((product, together)) = waterfall::apart(status) {
             p {
                 (format!("The phases multiply to {product:.2}×; measured together they are "))
@@ -166,7 +174,8 @@ fn started(time: Option<&str>) -> String {
 
 /// The tile of what was measured together, with a link to its evidence, and the first cause if that is not good.
 fn together_tile(evidence: &Evidence, measurement: Option<&Measurement>) -> Option<Markup> {
-    let speedup = evidence.status.bundle.as_ref()?.speedup.as_ref()?;
+    let status = &evidence.status;
+    let speedup = status.bundle.as_ref().filter(|bundle| is_current(bundle, status))?.speedup.as_ref()?;
     let of_pairs = interval(speedup).map(|interval| format!("{interval}, {} pairs", pairs(speedup)));
     let cause = measurement.map(Measurement::brief).filter(|causes| !causes.is_empty());
     let detail: Vec<String> = of_pairs.into_iter().chain(cause).collect();
@@ -203,7 +212,8 @@ fn others(status: &TrainingJobStatus) -> String {
 fn tiles(evidence: &Evidence) -> Vec<(String, String, String)> {
     let status = &evidence.status;
     let mut tiles = Vec::new();
-    let is_together = status.bundle.as_ref().is_some_and(|bundle| bundle.speedup.is_some());
+    let is_together =
+        status.bundle.as_ref().is_some_and(|bundle| bundle.speedup.is_some() && is_current(bundle, status));
     if !is_together && !status.phases.is_empty() {
         tiles.push((
             "speedup".to_owned(),
@@ -269,9 +279,12 @@ mod tests {
         let bundle = json!({"inputHash": "x", "state": "Accepted", "reason": "GoalMet", "speedup": speedup("3.6")});
         let result = |page: String| page.split_once("class=\"tiles\"").unwrap().0.to_owned();
         let alone = result(page(json!([phase("compile")]), Value::Null));
-        assert!(alone.contains("(at least 1.20)") && alone.contains("interval +20 % to +40 %"), "{alone}");
+        assert!(alone.contains("(at least 1.20)") && alone.contains("interval [1.20, 1.40]"), "{alone}");
         let together = result(page(json!([phase("compile"), phase("fuse")]), bundle));
-        assert!(together.contains("Speed measurement: weak.") && together.contains("1.20 to 3.60"), "{together}");
+        assert!(
+            together.contains("Speed measurement: weak.") && together.contains("interval [1.20, 3.60]"),
+            "{together}"
+        );
         let none = json!([{"name": "compile", "state": "RolledBack", "speedup": speedup("1.4")}]);
         assert!(!result(page(none, Value::Null)).contains("Speed measurement"));
     }

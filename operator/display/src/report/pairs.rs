@@ -125,6 +125,11 @@ pub fn is_current(bundle: &BundleStatus, status: &TrainingJobStatus) -> bool {
     !bundle.outdated && is_in_effect
 }
 
+/// The verdict on all together in words: whether it is of the settings in effect.
+pub fn together_word(bundle: &BundleStatus, status: &TrainingJobStatus) -> &'static str {
+    if is_current(bundle, status) { "measured together" } else { "measured together, with earlier settings" }
+}
+
 /// A pair with only one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfPair {

@@ -1,5 +1,6 @@
 //! The peak memory of the accepted settings beside that of the baseline.
 
+use super::pairs::is_current;
 use crate::numbers::bytes;
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::PhaseState;
@@ -17,7 +18,8 @@ pub fn tile(status: &TrainingJobStatus) -> Option<(String, String, String)> {
 
 /// Of all accepted phases together, or of the last one that was accepted, which is measured on top of the others.
 fn accepted(status: &TrainingJobStatus) -> Option<u64> {
-    let bundle = status.bundle.as_ref().filter(|bundle| bundle.state == PhaseState::Accepted && !bundle.outdated);
+    let bundle =
+        status.bundle.as_ref().filter(|bundle| bundle.state == PhaseState::Accepted && is_current(bundle, status));
     let last = || status.phases.iter().rfind(|phase| phase.state == PhaseState::Accepted);
     bundle.and_then(|bundle| bundle.measured.peak_memory_bytes).or_else(|| last()?.measured.peak_memory_bytes)
 }

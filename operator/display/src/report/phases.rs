@@ -4,7 +4,7 @@ use super::chart;
 use super::curves::{self, Curves};
 use super::evidence::Evidence;
 use super::measurement::Measurements;
-use super::pairs::{Comparison, Pair, TOGETHER};
+use super::pairs::{Comparison, Pair, TOGETHER, is_current};
 use super::quality::quality;
 use crate::numbers::{factor, interval, limit, short};
 use crate::verdict::{self, Tone};
@@ -70,6 +70,9 @@ fn together(
     html! {
         article.card id=(TOGETHER_ID) {
             (heading(bundle.state, verdict, comparison.name))
+            @if !is_current(bundle, &evidence.status) {
+                p.notice { "Measured with earlier settings: those in effect have not been measured together." }
+            }
             @if let Some(measurement) = measurements.get(comparison.name) { (measurement.line()) }
             (explained(&bundle.message, &bundle.reason))
             (measured(evidence, comparison, SPEED_TOGETHER, losses))

@@ -2,7 +2,7 @@
 //! cannot see it.
 
 use super::measurement::{Measurement, Measurements};
-use super::pairs::TOGETHER;
+use super::pairs::{TOGETHER, together_word};
 use crate::numbers::{factor, interval, pairs};
 use crate::verdict::{self, Tone, tone};
 use maud::{Markup, html};
@@ -15,9 +15,11 @@ pub fn table(status: &TrainingJobStatus, measurements: &Measurements<'_>) -> Mar
         let verdict = format!("{} {}", tone(phase.state).symbol(), verdict::phrase(phase, status.stage));
         (phase.name.as_str(), phase.speedup.as_ref(), verdict)
     });
-    let together = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
-    let verdict = || format!("{} measured together", Tone::Total.symbol());
-    let rows = phases.chain(together.map(|speedup| (TOGETHER, Some(speedup), verdict())));
+    let together = status.bundle.as_ref().and_then(|bundle| {
+        let verdict = format!("{} {}", Tone::Total.symbol(), together_word(bundle, status));
+        Some((TOGETHER, Some(bundle.speedup.as_ref()?), verdict))
+    });
+    let rows = phases.chain(together);
     html! {
         table.cards {
             thead { tr { th { "phase" } th.n { "speedup" } th.n { "interval" } th.n { "pairs" } th { "verdict" } th { "measurement" } } }

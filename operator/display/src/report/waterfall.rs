@@ -2,7 +2,7 @@
 
 use super::evidence::Evidence;
 use super::measurement::{Measurement, Measurements};
-use super::pairs::{TOGETHER, is_current};
+use super::pairs::{TOGETHER, is_current, together_word};
 use super::svg::{Anchor, Canvas, Scale, clipped};
 use crate::numbers::{bounds, factor, interval};
 use crate::verdict::{self, Tone};
@@ -78,14 +78,14 @@ pub fn draw(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<Stri
         return None;
     }
     let rows = rows(&spec.phases, &status.phases, measurements, status.stage);
-    let bundle = status.bundle.as_ref().and_then(|bundle| bundle.speedup.as_ref());
-    let together = bundle.map(|speedup| Row {
+    let bundle = status.bundle.as_ref().and_then(|bundle| Some((bundle, bundle.speedup.as_ref()?)));
+    let together = bundle.map(|(bundle, speedup)| Row {
         label: TOGETHER,
         from: 1.0,
         speedup: Some(speedup),
         expected: None,
         tone: Tone::Total,
-        verdict: "measured together".to_owned(),
+        verdict: together_word(bundle, status).to_owned(),
         measurement: measurements.get(TOGETHER),
         accepted: true,
     });

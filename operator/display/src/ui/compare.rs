@@ -9,6 +9,7 @@ use crate::report::measurement::{Measurement, measurements};
 use crate::report::of_result;
 use crate::sentence::sentence;
 use crate::url::encode;
+use crate::verdict;
 use maud::{Markup, html};
 
 /// Most jobs that the page is for: each has its own line in the curves.
@@ -20,39 +21,28 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
     let (shown, equal): (Vec<_>, Vec<_>) = rows.iter().partition(|row| all || row.differs);
     let keys: Vec<String> = jobs.iter().map(|(key, _)| format!("job={}", encode(key))).collect();
     let figures: Vec<Markup> = curves::compared(jobs).iter().filter_map(Curves::figure).collect();
-    let content = html! {
-        h1 { "Compared" }
+    let is_apart = rows.iter().any(|row| row.differs && row.name == WORKLOAD);
+    let table = html! {
         p.muted {
             "≠: the jobs differ in this row; where a cell is empty, a job that has ended has no such value. \
              What is not known yet of a job that has not ended is no difference."
         }
-        @if rows.iter().any(|row| row.differs && row.name == WORKLOAD) {
+        (selected(&format!("/compare?{}", keys.join("&")), all, equal.len()))
+        (rows_of(&shown, jobs))
+    };
+    let content = html! {
+        h1 { "Compared" }
+        (results(jobs))
+        @if is_apart {
             p {
                 b { "These jobs do not train the same." } " Each speedup is over the baseline of its own job, and metrics \
                 of different workloads cannot be compared."
             }
-        }
-        (results(jobs))
-        (selected(&format!("/compare?{}", keys.join("&")), all, equal.len()))
-        div.wide role="region" aria-label="Jobs beside each other" tabindex="0" {
-            table.compared.cards {
-                thead {
-                    tr {
-                        td {}
-                        @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
-                    }
-                }
-                // What the jobs reached is what they are compared for.
-                @for group in [Group::Result, Group::Manifest] {
-                    @if shown.iter().any(|row| row.group == group) {
-                        tbody {
-                            tr { th.group scope="rowgroup" colspan=(jobs.len() + 1) { (group.heading()) } }
-                            @for row in shown.iter().filter(|row| row.group == group) { (line(row, jobs)) }
-                        }
-                    }
-                }
+            details open[all] {
+                summary { "Row by row" }
+                (table)
             }
-        }
+        } @else { (table) }
         @if !figures.is_empty() {
             section data-curves={ "/compare/curves.json?" (keys.join("&")) } {
                 h2 { "Training" }
@@ -63,25 +53,58 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
     whole("Compared", Scripts::Charts, &content)
 }
 
-/// What each job has reached, in a sentence, and how good the measurement of that is.
-fn results(jobs: &[(&str, &Evidence)]) -> Markup {
-    let result = |evidence: &Evidence| {
-        let measurement = of_result(evidence, &measurements(evidence)).map(Measurement::mark);
-        Some((sentence(&evidence.job, &evidence.status)?, measurement))
-    };
-    let all: Vec<_> = jobs.iter().filter_map(|(key, evidence)| Some((key, result(evidence)?))).collect();
+/// The rows, those of the results first: what the jobs reached is what they are compared for.
+fn rows_of(shown: &[&Compared], jobs: &[(&str, &Evidence)]) -> Markup {
     html! {
-        @if !all.is_empty() {
-            ul {
-                @for (key, (sentence, measurement)) in &all {
-                    li {
-                        b { a href=(address(key)) { (key) } } ": " (sentence)
-                        @if let Some(measurement) = measurement { " Speed measurement: " (measurement) "." }
+        div.wide role="region" aria-label="Jobs beside each other" tabindex="0" {
+            table.compared.cards {
+                thead {
+                    tr {
+                        td {}
+                        @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
+                    }
+                }
+                @for group in [Group::Result, Group::Manifest] {
+                    @if shown.iter().any(|row| row.group == group) {
+                        tbody {
+                            tr { th.group scope="rowgroup" colspan=(jobs.len() + 1) { (group.heading()) } }
+                            @for row in shown.iter().filter(|row| row.group == group) { (line(row, jobs)) }
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// What each job has reached, in a sentence, and how good the measurement of that is.
+fn results(jobs: &[(&str, &Evidence)]) -> Markup {
+    let result = |evidence: &Evidence| {
+        let measurement = of_result(evidence, &measurements(evidence)).map(Measurement::mark);
+        let sentence = sentence(&evidence.job, &evidence.status);
+        let measurement = measurement.filter(|_| sentence.is_some());
+        (sentence.unwrap_or_else(|| unfinished(evidence)), measurement)
+    };
+    html! {
+        ul {
+            @for (key, evidence) in jobs {
+                @let (sentence, measurement) = result(evidence);
+                li {
+                    b { a href=(address(key)) { (key) } } ": " (sentence)
+                    @if let Some(measurement) = measurement { " Speed measurement: " (measurement) "." }
+                }
+            }
+        }
+    }
+}
+
+/// That no result is known, and how far the job is: `no result yet: Optimizing, phase 7/7.`
+fn unfinished(evidence: &Evidence) -> String {
+    let status = &evidence.status;
+    let progress = Some(status.progress.as_str()).filter(|progress| !progress.is_empty());
+    let progress = progress.map(|progress| format!(", {progress}")).unwrap_or_default();
+    let yet = if verdict::is_ended(status.stage) { "" } else { " yet" };
+    format!("no result{yet}: {}{progress}.", status.stage)
 }
 
 /// Which rows are shown, and a link to the others.
@@ -161,7 +184,28 @@ mod tests {
         let list = text.split_once("<ul>").unwrap().1.split_once("</ul>").unwrap().0;
         assert!(list.contains("one</a></b>: 1.30 times as fast as the baseline (at least 1.20)."), "{list}");
         assert!(list.contains("Speed measurement: <span") && list.contains("weak: few pairs"), "{list}");
-        assert!(list.contains("two</a></b>: No phase was accepted.</li>") && !list.contains("three"), "{list}");
+        assert!(
+            list.contains("two</a></b>: No phase was accepted.</li>")
+                && list.contains("three</a></b>: no result: Complete.</li>"),
+            "{list}"
+        );
+    }
+
+    #[test]
+    fn jobs_that_do_not_train_the_same_are_compared_by_their_results_first() {
+        let of = |workload: &str| {
+            let mut evidence = job("toy", json!({"stage": "Complete"}));
+            evidence.job.spec.workload.name = Some(workload.to_owned());
+            evidence
+        };
+        let rows = "<details><summary>Row by row</summary>";
+        let apart = [("a", of("ups")), ("b", of("forex"))];
+        let text = shown(&apart, false);
+        assert!(text.contains("These jobs do not train the same.") && text.contains(rows), "{text}");
+        assert!(text.find("no result") < text.find(rows) && text.find(rows) < text.find("<table"), "{text}");
+        // Who asks for all rows sees them.
+        assert!(shown(&apart, true).contains("<details open>"));
+        assert!(!shown(&[("a", of("ups")), ("b", of("ups"))], false).contains("<details"));
     }
 
     #[test]
