@@ -9,52 +9,72 @@ use crate::revision::revision;
 use crate::step::{Next, Step};
 use pawl_api::search::{self, Recorded};
 use pawl_api::status::SearchState;
+use pawl_contract::settings::Settings;
 use pawl_search::history::{Cause, State};
 use pawl_search::stage::{Action, Ending, Late, Spent};
 
 /// Advances the stage with this index; passes when it has ended.
 pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
     let base = draft.base(index);
-    let status = &draft.status.search[index];
-    let done = is_done(status);
-    // What training reverts does not repeat the search.
-    let rebased = status.base != revision(&base) && !(done && draft.status.training.is_some());
-    if rebased || status.input_hash != input_hash(draft.spec, index) {
-        let kept = if rebased { None } else { edits::kept(draft, index) };
-        begin(draft, index, kept);
+    if begins_again(draft, index, &base) || reopens(draft, index) {
         return Step::Moved;
     }
-    if done && status.completed == whole_hash(draft.spec, index) {
+    let (state, dry_run) = (draft.status.search[index].state, draft.status.search[index].dry_run);
+    if state == SearchState::Done {
         return Step::Pass;
     }
-    if done {
-        let status = &mut draft.status.search[index];
-        (status.state, status.winner) = (SearchState::Running, None);
-        status.finalists.clear();
-        status.comparison = None;
-        return Step::Moved;
-    }
-    let (state, dry_run) = (status.state, status.dry_run);
-    let stage = match search::stage(draft.spec, index, &base, &first(draft, index)) {
-        Ok(stage) => stage,
-        Err(problems) => {
-            let text = problems.first().map(ToString::to_string).unwrap_or_default();
-            return fail(draft, index, Reason::InvalidSpec, &text);
-        }
+    let open = match opened(draft, index, base) {
+        Ok(open) => open,
+        Err(step) => return step,
     };
-    let Some(recorded) = search::decode(&draft.status.search[index].trials, &stage.study.space, stage.full) else {
-        begin(draft, index, None);
-        return Step::Moved;
-    };
-    let open = Open { index, base, stage, recorded };
-    if draft.spec.search[index].dry_run && !dry_run {
-        return dry_run_of(draft, &open);
-    }
     match state {
+        _ if draft.spec.search[index].dry_run && !dry_run => dry_run_of(draft, &open),
         SearchState::Running => run(draft, open),
         SearchState::Repeating => finals::repeat(draft, &open),
         SearchState::Done => Step::Pass,
     }
+}
+
+/// Begins the stage again if what its trials depend on has changed, with those that still fit.
+fn begins_again(draft: &mut Draft<'_>, index: usize, base: &Settings) -> bool {
+    let status = &draft.status.search[index];
+    // What training reverts does not repeat the search.
+    let is_rebased = status.base != revision(base) && !(is_done(status) && draft.status.training.is_some());
+    let is_changed = is_rebased || status.input_hash != input_hash(draft.spec, index);
+    if is_changed {
+        let kept = if is_rebased { None } else { edits::kept(draft, index) };
+        begin(draft, index, kept);
+    }
+    is_changed
+}
+
+/// Goes on with a stage that has ended if what ended it has changed.
+fn reopens(draft: &mut Draft<'_>, index: usize) -> bool {
+    let whole = whole_hash(draft.spec, index);
+    let status = &mut draft.status.search[index];
+    let is_changed = is_done(status) && status.completed != whole;
+    if is_changed {
+        (status.state, status.winner) = (SearchState::Running, None);
+        status.finalists.clear();
+        status.comparison = None;
+    }
+    is_changed
+}
+
+/// The stage with its recorded trials. Without those it begins, and without a valid space it fails.
+fn opened(draft: &mut Draft<'_>, index: usize, base: Settings) -> Result<Open, Step> {
+    let stage = match search::stage(draft.spec, index, &base, &first(draft, index)) {
+        Ok(stage) => stage,
+        Err(problems) => {
+            let text = problems.first().map(ToString::to_string).unwrap_or_default();
+            return Err(fail(draft, index, Reason::InvalidSpec, &text));
+        }
+    };
+    let Some(recorded) = search::decode(&draft.status.search[index].trials, &stage.study.space, stage.full) else {
+        begin(draft, index, None);
+        return Err(Step::Moved);
+    };
+    Ok(Open { index, base, stage, recorded })
 }
 
 fn dry_run_of(draft: &mut Draft<'_>, open: &Open) -> Step {
