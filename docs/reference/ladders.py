@@ -28,7 +28,8 @@ def section(name, machines, job):
         return f"## {name}\n\n{about(machines, spec, status)}\n\n{stages(spec, status)}"
     phases = [(f"`{phase['name']}`", phase) for phase in status["phases"]]
     if "bundle" in status:
-        phases.append(("**all together**", status["bundle"]))
+        is_current = status["bundle"].get("revision", "") in ("", status.get("revision"))
+        phases.append(("**all together**" if is_current else "**all together**, with earlier settings", status["bundle"]))
     rows = [[title, verdict(phase), speed(phase), quality(phase), memory(phase)] for title, phase in phases]
     text = f"## {name}\n\n{about(machines, spec, status)}\n\n"
     text += table(["Phase", "Verdict", "Speedup", "Quality", "Memory"], rows)
