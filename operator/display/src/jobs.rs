@@ -195,7 +195,7 @@ pub fn compared(entries: &[Entry<'_>]) -> Vec<Compared> {
         Compared { differs, ..data },
         row("stage", &|status| Some(status.stage.to_string())),
         row("alarms", &|status| Some(of_alarms(status)).filter(|_| has_alarms)),
-        row("speedup", &|status| status.speedup.as_ref().map(|speedup| factor(speedup.value()))),
+        row("speedup", &of_speedup),
     ]);
     let phases = statuses.iter().flat_map(|status| &status.phases);
     for name in distinct(phases.map(|phase| phase.name.as_str())) {
@@ -297,6 +297,14 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 /// The verdict on a phase, its speedup, the reason, and the quality.
+/// The speedup of the job, and that it was not measured if it is a product.
+fn of_speedup(status: &TrainingJobStatus) -> Option<String> {
+    let speedup = factor(status.speedup.as_ref()?.value());
+    let accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).count();
+    let is_measured = status.bundle.as_ref().is_some_and(|it| it.speedup.is_some() && is_current(it, status));
+    Some(if accepted < 2 || is_measured { speedup } else { format!("{speedup}, the product of the phases") })
+}
+
 fn of_phase(phase: &PhaseStatus, status: &TrainingJobStatus) -> String {
     let phrase = verdict::phrase(phase, status.stage);
     measured(&phrase, phase.speedup.as_ref(), &phase.reason, phase.quality.as_ref())

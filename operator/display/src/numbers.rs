@@ -5,13 +5,19 @@ use pawl_api::status::{CostStatus, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_decision::{Outward, outward};
 
-/// A ratio as a factor, such as `1.31×`.
+/// A ratio as a factor, such as `1.31×`; near 1 with a third decimal, if it is not 0.
 ///
 /// ```
-/// assert_eq!(pawl_display::numbers::factor(1.314), "1.31×");
+/// assert_eq!([1.314, 1.0042, 1.02].map(pawl_display::numbers::factor), ["1.31×", "1.004×", "1.02×"]);
 /// ```
 pub fn factor(value: f64) -> String {
-    format!("{value:.*}×", if value < 10.0 { 2 } else { 1 })
+    let decimals = match value {
+        near if (0.9..1.1).contains(&near) => 3,
+        small if small < 10.0 => 2,
+        _ => 1,
+    };
+    let text = format!("{value:.decimals$}");
+    format!("{}×", if decimals == 3 { text.strip_suffix('0').unwrap_or(&text) } else { &text })
 }
 
 /// The confidence interval of a speedup, such as `[1.284, 1.352]`, rounded outwards; a missing bound is 0 or ∞. `None`

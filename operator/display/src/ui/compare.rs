@@ -32,12 +32,14 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
     };
     let content = html! {
         h1 { "Compared" }
-        (results(jobs))
         @if is_apart {
             p {
                 b { "These jobs do not train the same." } " Each speedup is over the baseline of its own job, and metrics \
                 of different workloads cannot be compared."
             }
+        }
+        (results(jobs))
+        @if is_apart {
             details open[all] {
                 summary { "Row by row" }
                 (table)
