@@ -28,8 +28,9 @@ def section(name, machines, job):
         return f"## {name}\n\n{about(machines, spec, status)}\n\n{stages(spec, status)}"
     phases = [(f"`{phase['name']}`", phase) for phase in status["phases"]]
     if "bundle" in status:
-        is_current = status["bundle"].get("revision", "") in ("", status.get("revision"))
-        phases.append(("**all together**" if is_current else "**all together**, with earlier settings", status["bundle"]))
+        bundle = status["bundle"]
+        is_current = not bundle.get("outdated") and bundle.get("revision", "") in ("", status.get("revision"))
+        phases.append(("**all together**" if is_current else "**all together**, with earlier settings", bundle))
     rows = [[title, verdict(phase), speed(phase), quality(phase), memory(phase)] for title, phase in phases]
     text = f"## {name}\n\n{about(machines, spec, status)}\n\n"
     text += table(["Phase", "Verdict", "Speedup", "Quality", "Memory"], rows)

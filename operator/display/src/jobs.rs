@@ -296,7 +296,6 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     names.filter(|name| seen.insert(*name)).collect()
 }
 
-/// The verdict on a phase, its speedup, the reason, and the quality.
 /// The speedup of the job, and that it was not measured if it is a product.
 fn of_speedup(status: &TrainingJobStatus) -> Option<String> {
     let speedup = factor(status.speedup.as_ref()?.value());
@@ -305,6 +304,7 @@ fn of_speedup(status: &TrainingJobStatus) -> Option<String> {
     Some(if accepted < 2 || is_measured { speedup } else { format!("{speedup}, the product of the phases") })
 }
 
+/// The verdict on a phase, its speedup, the reason, and the quality.
 fn of_phase(phase: &PhaseStatus, status: &TrainingJobStatus) -> String {
     let phrase = verdict::phrase(phase, status.stage);
     measured(&phrase, phase.speedup.as_ref(), &phase.reason, phase.quality.as_ref())

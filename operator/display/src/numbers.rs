@@ -4,6 +4,7 @@ use pawl_api::quantity::Bytes;
 use pawl_api::status::{CostStatus, Speedup};
 use pawl_contract::decimal::Decimal;
 use pawl_decision::{Outward, outward};
+use std::ops::Range;
 
 /// A ratio as a factor, such as `1.31×`; near 1 with a third decimal, if it is not 0.
 ///
@@ -11,13 +12,29 @@ use pawl_decision::{Outward, outward};
 /// assert_eq!([1.314, 1.0042, 1.02].map(pawl_display::numbers::factor), ["1.31×", "1.004×", "1.02×"]);
 /// ```
 pub fn factor(value: f64) -> String {
-    let decimals = match value {
-        near if (0.9..1.1).contains(&near) => 3,
+    format!("{}×", ratio(value))
+}
+
+/// The same without the sign.
+pub fn ratio(value: f64) -> String {
+    without_third_zero(value, format!("{value:.*}", decimals_of_ratio(value)))
+}
+
+/// Decimals of a ratio and of its bounds: an estimate is not outside of its interval as both are shown.
+fn decimals_of_ratio(value: f64) -> usize {
+    match value {
+        near if NEAR.contains(&near) => 3,
         small if small < 10.0 => 2,
         _ => 1,
-    };
-    let text = format!("{value:.decimals$}");
-    format!("{}×", if decimals == 3 { text.strip_suffix('0').unwrap_or(&text) } else { &text })
+    }
+}
+
+/// Ratios of which a change of less than one per cent matters.
+const NEAR: Range<f64> = 0.9..1.1;
+
+fn without_third_zero(value: f64, text: String) -> String {
+    let short = text.strip_suffix('0').filter(|_| NEAR.contains(&value));
+    short.map(str::to_owned).unwrap_or(text)
 }
 
 /// The confidence interval of a speedup, such as `[1.284, 1.352]`, rounded outwards; a missing bound is 0 or ∞. `None`
@@ -29,24 +46,18 @@ pub fn interval(speedup: &Speedup) -> Option<String> {
     (lower.is_some() || upper.is_some()).then(|| format!("[{below}, {above}]"))
 }
 
-/// A lower bound of a speedup, rounded down: three decimals below 2, if the third is not 0, and else two.
+/// A lower bound of a speedup, rounded down to as many decimals as [`factor`] has.
 ///
 /// ```
 /// assert_eq!([5.249, 1.1, 1.0217].map(pawl_display::numbers::at_least), ["5.24", "1.10", "1.021"]);
 /// ```
 pub fn at_least(lower: f64) -> String {
-    of_bound(lower, Outward::Down)
+    without_third_zero(lower, outward(lower, Outward::Down, decimals_of_ratio(lower)))
 }
 
 /// An upper bound, rounded up.
 fn at_most(upper: f64) -> String {
-    of_bound(upper, Outward::Up)
-}
-
-fn of_bound(bound: f64, direction: Outward) -> String {
-    let thousandths = outward(bound, direction, 3);
-    let short = thousandths.strip_suffix('0').map(str::to_owned);
-    short.unwrap_or_else(|| if bound < 2.0 { thousandths } else { outward(bound, direction, 2) })
+    without_third_zero(upper, outward(upper, Outward::Up, decimals_of_ratio(upper)))
 }
 
 /// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
@@ -187,12 +198,30 @@ mod tests {
     }
 
     #[test]
+    fn an_estimate_is_within_its_interval_as_shown() {
+        for (estimate, apart) in [(1.0043, 0.003), (1.07235, 0.0001), (1.314, 0.002), (10.03, 0.01), (1.1002, 0.0005)] {
+            let side = |by: f64| (estimate + by).to_string().parse().ok();
+            let speedup = Speedup {
+                estimate: side(0.0).unwrap_or_default(),
+                lower: side(-apart),
+                upper: side(apart),
+                pairs: 3,
+                disturbed: 0,
+            };
+            let (shown, interval) = (ratio(estimate), interval(&speedup).unwrap_or_default());
+            let (lower, upper) = interval.trim_matches(['[', ']']).split_once(", ").unwrap_or_default();
+            let values = [lower, &shown, upper].map(|text| text.parse::<f64>().unwrap_or(f64::NAN));
+            assert!(values.is_sorted() && values.iter().all(|it| it.is_finite()), "{shown} {interval}");
+        }
+    }
+
+    #[test]
     fn a_bound_that_says_nothing_is_an_open_end() {
         let of = |lower: &str, upper: &str| {
             let (lower, upper) = (lower.parse().ok(), upper.parse().ok());
             interval(&Speedup { estimate: Decimal::default(), lower, upper, pairs: 2, disturbed: 0 })
         };
-        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.351]"));
+        assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.36]"));
         assert_eq!(of("0.9", "4.5e12").as_deref(), Some("[0.90, ∞]"));
         assert_eq!(of("1.2e-30", "1.4e30"), None);
     }

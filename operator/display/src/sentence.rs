@@ -1,6 +1,7 @@
 //! The result of a ladder in one sentence.
 
-use crate::numbers::{at_least, bounds, signed};
+use crate::numbers::{at_least, bounds, ratio, signed};
+use crate::report::pairs::{TOGETHER, is_current};
 use crate::settings::{Difference, differences};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
@@ -15,14 +16,10 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
         return None;
     }
     let accepted: Vec<_> = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).collect();
-    let (speedup, quality, is_missed) = match (&status.bundle, &accepted[..]) {
-        (_, []) => return Some(nothing_accepted(job, status)),
-        (Some(bundle), _) if bundle.state == PhaseState::Accepted && !bundle.outdated => {
-            (bundle.speedup.as_ref()?, bundle.quality.as_ref(), bundle.reason == GOAL_MISSED)
-        }
-        (None, [phase]) => (phase.speedup.as_ref()?, phase.quality.as_ref(), false),
-        _ => return None,
-    };
+    if accepted.is_empty() {
+        return Some(nothing_accepted(job, status));
+    }
+    let Promised { speedup, quality, is_missed, .. } = promised(status)?;
     let quality = quality.map(|quality| of_quality(job, quality)).unwrap_or_default();
     let missed = if is_missed { ", but a gate is missed" } else { "" };
     let patched = |settings: Settings, phase: &&PhaseStatus| settings.with(&patch(job, phase));
@@ -35,6 +32,37 @@ pub fn sentence(job: &TrainingJob, status: &TrainingJobStatus) -> Option<String>
     let keep = if changed.is_empty() { String::new() } else { format!(" Keep: {}", changed.join(", ")) };
     let disturbed = accepted_disturbed(&accepted, speedup).map(|text| format!(" {text}")).unwrap_or_default();
     Some(format!("{}{quality}{missed}.{disturbed}{keep}", times(speedup)))
+}
+
+/// What is promised of the accepted settings.
+pub(crate) struct Promised<'a> {
+    /// Name of the comparison that measured it.
+    pub name: &'a str,
+    speedup: &'a Speedup,
+    quality: Option<&'a QualityStatus>,
+    /// Whether a gate is missed.
+    is_missed: bool,
+}
+
+/// What the settings in effect were measured by: all accepted phases together, or the only one.
+pub(crate) fn promised(status: &TrainingJobStatus) -> Option<Promised<'_>> {
+    let mut accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
+    let (first, second) = (accepted.next()?, accepted.next());
+    match (&status.bundle, second) {
+        (Some(bundle), _) if bundle.state == PhaseState::Accepted && is_current(bundle, status) => Some(Promised {
+            name: TOGETHER,
+            speedup: bundle.speedup.as_ref()?,
+            quality: bundle.quality.as_ref(),
+            is_missed: bundle.reason == GOAL_MISSED,
+        }),
+        (None, None) => Some(Promised {
+            name: &first.name,
+            speedup: first.speedup.as_ref()?,
+            quality: first.quality.as_ref(),
+            is_missed: false,
+        }),
+        _ => None,
+    }
 }
 
 /// Which phases were accepted by disturbed pairs: `bigger-batch was accepted by 8 pairs, 7 of which were disturbed.` A
@@ -106,7 +134,7 @@ pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
 fn times(speedup: &Speedup) -> String {
     let least = bounds(speedup).0.map(|lower| format!(" (at least {})", at_least(lower))).unwrap_or_default();
     let disturbed = disturbed(speedup).map(|disturbed| format!(" in {disturbed}")).unwrap_or_default();
-    format!("{:.2} times as fast as the baseline{least}{disturbed}", speedup.estimate.value())
+    format!("{} times as fast as the baseline{least}{disturbed}", ratio(speedup.estimate.value()))
 }
 
 /// How the validation loss changed, and by how much it may rise.
@@ -181,7 +209,7 @@ mod tests {
     fn one_phase_stands_for_itself() {
         let phase = |state: &str| json!([{"name": "a", "state": state, "speedup": {"estimate": "12.34", "pairs": 1}}]);
         let one = of(phase("Accepted"), Value::Null);
-        assert_eq!(one.as_deref(), Some("12.34 times as fast as the baseline. Keep: compile: Graph"));
+        assert_eq!(one.as_deref(), Some("12.3 times as fast as the baseline. Keep: compile: Graph"));
         assert_eq!(of(phase("RolledBack"), Value::Null).as_deref(), Some("No phase was accepted."));
         assert_eq!(of(phase("Measuring"), Value::Null), None);
         let mut disturbed = phase("RolledBack");

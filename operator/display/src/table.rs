@@ -6,6 +6,7 @@
 
 use crate::numbers::{bytes, factor, interval, pairs, signed};
 use crate::plain::plain;
+use crate::report::pairs::is_current;
 use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
 use pawl_api::TrainingJobStatus;
@@ -32,7 +33,7 @@ pub fn render(status: &TrainingJobStatus, width: Option<usize>, colours: bool) -
     let mut rows: Vec<Row> = status.phases.iter().map(|phase| phase_row(phase, status.stage)).collect();
     if let Some(bundle) = &status.bundle {
         let cells = [
-            "all together".to_owned(),
+            if is_current(bundle, status) { "all together" } else { "all together, earlier" }.to_owned(),
             format!("{} {}", verdict::tone(bundle.state).symbol(), verdict::word(bundle.state, status.stage)),
             speedup(bundle.speedup.as_ref()),
             bundle.speedup.as_ref().and_then(interval).unwrap_or_default(),

@@ -118,11 +118,11 @@ pub enum Outward {
 }
 
 /// A bound of an interval with so many decimals, rounded outwards: an interval that is shown contains that which was
-/// measured.
-pub fn outward(bound: f64, outward: Outward, decimals: usize) -> String {
+/// measured, but for a millionth of its last digit.
+pub fn outward(bound: f64, direction: Outward, decimals: usize) -> String {
     let scale = 10_f64.powi(decimals as i32);
     let (scaled, nearest) = (bound * scale, (bound * scale).round());
-    let whole = match outward {
+    let whole = match direction {
         // A decimal number with so many decimals stays as it is: 1.1 times 100 is not 110.
         _ if (scaled - nearest).abs() < 1e-6 => nearest,
         Outward::Down => scaled.floor(),

@@ -16,7 +16,7 @@ use pawl_search::stage::{Action, Ending, Late, Spent};
 /// Advances the stage with this index; passes when it has ended.
 pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
     let base = draft.base(index);
-    if begins_again(draft, index, &base) || reopens(draft, index) {
+    if begin_if_changed(draft, index, &base) || reopen_if_changed(draft, index) {
         return Step::Moved;
     }
     let (state, dry_run) = (draft.status.search[index].state, draft.status.search[index].dry_run);
@@ -36,7 +36,7 @@ pub(super) fn advance(draft: &mut Draft<'_>, index: usize) -> Step {
 }
 
 /// Begins the stage again if what its trials depend on has changed, with those that still fit.
-fn begins_again(draft: &mut Draft<'_>, index: usize, base: &Settings) -> bool {
+fn begin_if_changed(draft: &mut Draft<'_>, index: usize, base: &Settings) -> bool {
     let status = &draft.status.search[index];
     // What training reverts does not repeat the search.
     let is_rebased = status.base != revision(base) && !(is_done(status) && draft.status.training.is_some());
@@ -49,11 +49,11 @@ fn begins_again(draft: &mut Draft<'_>, index: usize, base: &Settings) -> bool {
 }
 
 /// Goes on with a stage that has ended if what ended it has changed.
-fn reopens(draft: &mut Draft<'_>, index: usize) -> bool {
-    let whole = whole_hash(draft.spec, index);
-    let status = &mut draft.status.search[index];
-    let is_changed = is_done(status) && status.completed != whole;
+fn reopen_if_changed(draft: &mut Draft<'_>, index: usize) -> bool {
+    let status = &draft.status.search[index];
+    let is_changed = is_done(status) && status.completed != whole_hash(draft.spec, index);
     if is_changed {
+        let status = &mut draft.status.search[index];
         (status.state, status.winner) = (SearchState::Running, None);
         status.finalists.clear();
         status.comparison = None;

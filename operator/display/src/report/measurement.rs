@@ -178,7 +178,7 @@ fn measurement(comparison: &Comparison<'_>, other: Option<&OtherSpeed<'_>>) -> O
     let level = causes.iter().map(|cause| cause.level()).max().unwrap_or(Level::Good);
     let so_far = if comparison.is_final { "" } else { " so far" };
     let mut facts = facts.join("; ") + ".";
-    facts.extend(of_requirement(speedup, comparison.needed, &causes));
+    facts.extend(of_requirement(comparison, speedup, &causes));
     if let Some(other) = other {
         facts = format!("{facts} {}", other.text());
     }
@@ -264,10 +264,13 @@ fn of_interval(speedup: &Speedup, causes: &mut BTreeSet<Cause>) -> String {
 
 /// Where the required speedup is: outside of the interval, a verdict holds however uncertain the number is. Which
 /// number to count on, where the estimate is not certain.
-fn of_requirement(speedup: &Speedup, required: Option<f64>, causes: &BTreeSet<Cause>) -> Option<String> {
-    let required = required?;
+fn of_requirement(comparison: &Comparison<'_>, speedup: &Speedup, causes: &BTreeSet<Cause>) -> Option<String> {
+    let required = comparison.needed?;
     let (place, so) = match bounds(speedup) {
-        (Some(lower), _) if required <= lower => ("below the whole interval", met(lower, causes)),
+        (Some(lower), _) if required <= lower && comparison.is_accepted => {
+            ("below the whole interval", met(lower, causes))
+        }
+        (Some(lower), _) if required <= lower => ("below the whole interval", String::new()),
         (_, Some(upper)) if required > upper => ("above the whole interval", String::new()),
         (Some(_), Some(_)) => ("inside the interval", String::new()),
         _ => return None,
@@ -275,14 +278,14 @@ fn of_requirement(speedup: &Speedup, required: Option<f64>, causes: &BTreeSet<Ca
     Some(format!(" The required {} is {place}{so}.", factor(required)))
 }
 
-/// What a speedup is good for that is at least `lower`, which is more than required.
+/// What the speedup of accepted settings is good for that is at least `lower`, which is more than required.
 fn met(lower: f64, causes: &BTreeSet<Cause>) -> String {
     if causes.contains(&Cause::OtherSpeed) {
         ": it is met, but by how much is not certain".to_owned()
     } else if causes.is_empty() {
         String::new()
     } else {
-        format!(": it is met, but count on {} rather than on the estimate", at_least(lower))
+        format!(": it is met, but count on {}× rather than on the estimate", at_least(lower))
     }
 }
 

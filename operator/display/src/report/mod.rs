@@ -22,14 +22,13 @@ mod waterfall;
 use self::pairs::{TOGETHER, comparisons, is_current};
 use crate::numbers::{factor, interval, pairs, percent_change, short};
 use crate::payback;
-use crate::sentence::sentence;
+use crate::sentence::{promised, sentence};
 use crate::summary::alarms;
 use crate::verdict::{Tone, stage_tone, tone, word};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use measurement::{Level, Measurement, Measurements};
 use pawl_api::TrainingJobStatus;
-use pawl_api::status::PhaseState;
 use pawl_contract::provenance::redacted;
 use pawl_contract::report::unprintable;
 
@@ -127,11 +126,7 @@ fn waterfall(evidence: &Evidence, measurements: &Measurements<'_>) -> Option<Mar
 
 /// How good the measurement of the speedup is that [`sentence`] says; `None` where it says none.
 pub(crate) fn of_result<'a>(evidence: &Evidence, measurements: &'a Measurements<'_>) -> Option<&'a Measurement> {
-    let status = &evidence.status;
-    let mut accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
-    let (first, second) = (accepted.next()?, accepted.next());
-    let is_alone = status.bundle.is_none() && second.is_none();
-    measurements.get(if is_alone { first.name.as_str() } else { TOGETHER })
+    measurements.get(promised(&evidence.status)?.name)
 }
 
 /// Name, stage, result and key numbers.

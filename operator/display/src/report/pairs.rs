@@ -2,7 +2,7 @@
 
 use pawl_api::TrainingJobStatus;
 use pawl_api::spec::{Phase, TrainingJobSpec};
-use pawl_api::status::{BundleStatus, LaunchStatus, PhaseStatus, QualityStatus, Speedup};
+use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_contract::attempt::AttemptName;
 use pawl_contract::disturbance::{DisturbanceKind, from_outside};
 use pawl_contract::exit::Outcome;
@@ -22,6 +22,8 @@ pub struct Comparison<'a> {
     pub name: &'a str,
     /// Whether it has a verdict.
     pub is_final: bool,
+    /// Whether its settings were accepted.
+    pub is_accepted: bool,
     /// Its evidence.
     pub launches: &'a [LaunchStatus],
     /// Its speedup.
@@ -55,6 +57,7 @@ impl<'a> Comparison<'a> {
         Self {
             name: &phase.name,
             is_final: phase.state.is_final(),
+            is_accepted: phase.state == PhaseState::Accepted,
             launches: &phase.launches,
             speedup: phase.speedup.as_ref(),
             quality: phase.quality.as_ref(),
@@ -71,6 +74,7 @@ impl<'a> Comparison<'a> {
         Self {
             name: TOGETHER,
             is_final: bundle.state.is_final(),
+            is_accepted: bundle.state == PhaseState::Accepted,
             launches: &bundle.launches,
             speedup: bundle.speedup.as_ref(),
             quality: bundle.quality.as_ref(),

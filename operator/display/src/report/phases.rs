@@ -70,7 +70,7 @@ fn together(
     html! {
         article.card id=(TOGETHER_ID) {
             (heading(bundle.state, verdict, comparison.name))
-            @if !is_current(bundle, &evidence.status) {
+            @if !is_current(bundle, &evidence.status) && evidence.status.phases.iter().any(is_accepted) {
                 p.notice { "Measured with earlier settings: those in effect have not been measured together." }
             }
             @if let Some(measurement) = measurements.get(comparison.name) { (measurement.line()) }
@@ -78,6 +78,10 @@ fn together(
             (measured(evidence, comparison, SPEED_TOGETHER, losses))
         }
     }
+}
+
+fn is_accepted(phase: &PhaseStatus) -> bool {
+    phase.state == PhaseState::Accepted
 }
 
 fn heading(state: PhaseState, verdict: &str, name: &str) -> Markup {
@@ -199,14 +203,21 @@ fn numerics(phase: &PhaseStatus, spec: &Phase) -> &'static str {
 
 /// How far the training losses of a phase that is declared to compute the same are from those of its controls.
 fn losses_apart(spec: &Phase, pairs: &[Pair]) -> Option<String> {
-    let differences = || pairs.iter().filter_map(|pair| pair.loss).map(|loss| loss * 100.0);
+    if spec.numerics != Numerics::Equivalent {
+        return None;
+    }
+    let differences = || pairs.iter().filter_map(|pair| pair.loss).map(|loss| loss * 100.0).filter(|it| it.is_finite());
     let (least, most) = (differences().reduce(f64::min)?, differences().reduce(f64::max)?);
-    let by = match (least, most) {
-        (least, most) if least.abs().max(most.abs()) < 0.01 => "less than 0.01 %".to_owned(),
-        (least, most) => format!("{least:+.2} % to {most:+.2} %"),
+    // Without a negative zero.
+    let side = |value: f64| format!("{:+.2} %", (value * 100.0).round() / 100.0 + 0.0);
+    let by = match (side(least), side(most)) {
+        _ if least.abs().max(most.abs()) < 0.01 => "less than 0.01 %".to_owned(),
+        (least, most) if least == most => most,
+        (least, most) => format!("{least} to {most}"),
     };
-    let is_shown = spec.numerics == Numerics::Equivalent;
-    is_shown.then(|| format!("; B's losses differ from A's by {by} (of each pair, the mean over its second half)"))
+    Some(format!(
+        "; B's losses differ from A's by {by} (of each pair, the mean over the second half of what both recorded)"
+    ))
 }
 
 /// A table of the phases that were not accepted or skipped, with the reasons; `None` without such phases.

@@ -7,6 +7,7 @@ use crate::report::curves::{self, Curves};
 use crate::report::evidence::Evidence;
 use crate::report::measurement::{Measurement, measurements};
 use crate::report::of_result;
+use crate::report::pairs::is_current;
 use crate::sentence::sentence;
 use crate::url::encode;
 use crate::verdict;
@@ -100,13 +101,18 @@ fn results(jobs: &[(&str, &Evidence)]) -> Markup {
     }
 }
 
-/// That no result is known, and how far the job is: `no result yet: Optimizing, phase 7/7.`
+/// How far a job is of which no sentence says a result: `no result yet: Optimizing, phase 7/7.`
 fn unfinished(evidence: &Evidence) -> String {
     let status = &evidence.status;
     let progress = Some(status.progress.as_str()).filter(|progress| !progress.is_empty());
     let progress = progress.map(|progress| format!(", {progress}")).unwrap_or_default();
-    let yet = if verdict::is_ended(status.stage) { "" } else { " yet" };
-    format!("no result{yet}: {}{progress}.", status.stage)
+    let result = match &status.bundle {
+        _ if status.phases.is_empty() => "",
+        Some(bundle) if !is_current(bundle, status) => "the settings in effect were not measured together: ",
+        _ if verdict::is_ended(status.stage) => "no result: ",
+        _ => "no result yet: ",
+    };
+    format!("{result}{}{progress}.", status.stage)
 }
 
 /// Which rows are shown, and a link to the others.
@@ -204,7 +210,8 @@ mod tests {
         let apart = [("a", of("ups")), ("b", of("forex"))];
         let text = shown(&apart, false);
         assert!(text.contains("These jobs do not train the same.") && text.contains(rows), "{text}");
-        assert!(text.find("no result") < text.find(rows) && text.find(rows) < text.find("<table"), "{text}");
+        let places = ["</b>: Complete.", rows, "<table"].map(|part| text.find(part).unwrap());
+        assert!(places.is_sorted(), "{text}");
         // Who asks for all rows sees them.
         assert!(shown(&apart, true).contains("<details open>"));
         assert!(!shown(&[("a", of("ups")), ("b", of("ups"))], false).contains("<details"));

@@ -93,7 +93,7 @@ impl Losses {
 }
 
 /// Relative difference of a candidate's training losses from those of its control, the mean over the second half of
-/// the launches: what `numerics: Equivalent` is tested by. `None` if a launch has none.
+/// what both recorded: what `numerics: Equivalent` is tested by. `None` if a launch has none.
 pub fn loss_difference(control: &LaunchStatus, candidate: &LaunchStatus) -> Option<f64> {
     Some(Losses::of(control, candidate, 0)?.late())
 }

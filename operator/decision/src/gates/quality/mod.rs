@@ -440,17 +440,18 @@ fn verdict(criteria: &[Requirement<'_>], judged: &[Judged]) -> Option<Verdict> {
         return Some(Verdict::Fails { trigger, reason, message: text(criterion, failed.to_fail.as_ref()) });
     }
     let first = |wanted: Option<Position>| all().find(|(_, judged)| judged.position() == wanted);
-    const MORE: &str = "more seeds or more qualityItems narrow the interval";
-    const OUTSIDE: &str = "the estimate is beyond what is allowed, so a narrower interval would rather roll it back";
-    const INSIDE: &str = "the estimate is within what is allowed, so a narrower interval would rather accept it";
+    const OUTSIDE: &str = "the estimate is beyond what is allowed, so a narrower interval would rather roll it back (more \
+                           seeds or more qualityItems narrow it)";
+    const INSIDE: &str = "the estimate is within what is allowed, so a narrower interval would rather accept it (more \
+                          seeds or more qualityItems narrow it)";
     let unclear = [
         (Some(Position::Outside), Reason::QualityUnclear, OUTSIDE),
-        (None, Reason::GateUnderpowered, "without an interval there is no verdict"),
+        (None, Reason::GateUnderpowered, "there is nothing to judge by"),
         (Some(Position::PartlyInside), Reason::GateUnderpowered, INSIDE),
     ];
     unclear.into_iter().find_map(|(position, reason, likely)| {
         let (criterion, judged) = first(position)?;
-        let message = format!("{}; {likely} ({MORE})", text(criterion, judged.interval.as_ref()));
+        let message = format!("{}; {likely}", text(criterion, judged.interval.as_ref()));
         Some(Verdict::Inconclusive { reason, message })
     })
 }
