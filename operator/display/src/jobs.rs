@@ -6,8 +6,9 @@ use crate::numbers::{factor, interval, percent_change, short, signed};
 use crate::payback::Saved;
 use crate::plain::plain;
 use crate::provenance::{self, MeasuredWith};
-use crate::report::pairs::{comparisons, is_current};
+use crate::report::pairs::comparisons;
 use crate::summary::alarms;
+use crate::together::{is_current, is_product};
 use crate::verdict::{self, is_ended};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobSpec, TrainingJobStatus};
@@ -299,9 +300,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 /// The speedup of the job, and that it was not measured if it is a product.
 fn of_speedup(status: &TrainingJobStatus) -> Option<String> {
     let speedup = factor(status.speedup.as_ref()?.value());
-    let accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted).count();
-    let is_measured = status.bundle.as_ref().is_some_and(|it| it.speedup.is_some() && is_current(it, status));
-    Some(if accepted < 2 || is_measured { speedup } else { format!("{speedup}, the product of the phases") })
+    Some(if is_product(status) { speedup + ", the product of the phases" } else { speedup })
 }
 
 /// The verdict on a phase, its speedup, the reason, and the quality.

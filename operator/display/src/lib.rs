@@ -37,6 +37,7 @@ pub mod settings;
 pub mod shell;
 pub mod summary;
 pub mod table;
+mod together;
 pub mod track;
 mod trained;
 pub mod ui;

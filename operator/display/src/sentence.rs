@@ -1,8 +1,8 @@
 //! The result of a ladder in one sentence.
 
 use crate::numbers::{at_least, bounds, ratio, signed};
-use crate::report::pairs::{TOGETHER, is_current};
 use crate::settings::{Difference, differences};
+use crate::together::{TOGETHER, is_current};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
 use pawl_api::{TrainingJob, TrainingJobStatus};
 use pawl_contract::settings::Settings;

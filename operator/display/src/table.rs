@@ -6,7 +6,7 @@
 
 use crate::numbers::{bytes, factor, interval, pairs, signed};
 use crate::plain::plain;
-use crate::report::pairs::is_current;
+use crate::together::is_current;
 use crate::verdict::{self, Tone};
 use console::{Style as Paint, measure_text_width, pad_str, truncate_str};
 use pawl_api::TrainingJobStatus;

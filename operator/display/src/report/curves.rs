@@ -2,7 +2,7 @@
 
 use super::chart::{self, Series};
 use super::evidence::{Evidence, FinishedLaunch};
-use super::pairs::TOGETHER;
+use crate::together::TOGETHER;
 use maud::{Markup, PreEscaped, html};
 use pawl_api::status::{Arm, BundleStatus, LaunchStatus, PhaseStatus};
 use pawl_contract::measured::{Measured, Validation};

@@ -1,8 +1,8 @@
 //! The input of a report: manifest, status, events and measurements of launches, independent of the shell.
 
-use super::pairs::TOGETHER;
 use crate::event::EventRecord;
 use crate::provenance::MeasuredWith;
+use crate::together::TOGETHER;
 use pawl_api::status::LaunchStatus;
 use pawl_api::title::Title;
 use pawl_api::{TrainingJob, TrainingJobStatus};

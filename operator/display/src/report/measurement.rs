@@ -280,7 +280,7 @@ fn of_requirement(comparison: &Comparison<'_>, speedup: &Speedup, causes: &BTree
 
 /// What the speedup of accepted settings is good for that is at least `lower`, which is more than required.
 fn met(lower: f64, causes: &BTreeSet<Cause>) -> String {
-    if causes.contains(&Cause::OtherSpeed) {
+    if causes.iter().any(|cause| *cause == Cause::OtherSpeed) {
         ": it is met, but by how much is not certain".to_owned()
     } else if causes.is_empty() {
         String::new()

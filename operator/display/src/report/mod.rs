@@ -19,11 +19,12 @@ mod tables;
 mod training;
 mod waterfall;
 
-use self::pairs::{TOGETHER, comparisons, is_current};
+use self::pairs::comparisons;
 use crate::numbers::{factor, interval, pairs, percent_change, short};
 use crate::payback;
 use crate::sentence::{promised, sentence};
 use crate::summary::alarms;
+use crate::together::{TOGETHER, is_current};
 use crate::verdict::{Tone, stage_tone, tone, word};
 use evidence::Evidence;
 use maud::{DOCTYPE, Markup, PreEscaped, html};

@@ -1,5 +1,6 @@
 //! What a comparison measured: its pairs of launches, and launches without a partner.
 
+use crate::together::TOGETHER;
 use pawl_api::TrainingJobStatus;
 use pawl_api::spec::{Phase, TrainingJobSpec};
 use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, PhaseStatus, QualityStatus, Speedup};
@@ -10,9 +11,6 @@ use pawl_contract::measured::{Disturbance, Measured};
 use pawl_contract::plan::LaunchKind;
 use pawl_decision::{CountedPair, NotCounted, confirmation, counted, loss_difference};
 use std::collections::BTreeMap;
-
-/// The name of the comparison of all accepted phases with the baseline.
-pub const TOGETHER: &str = "all together";
 
 /// A comparison of two settings: of a phase with the settings accepted before it, or of all accepted phases with the
 /// baseline.
@@ -121,17 +119,6 @@ impl<'a> Comparison<'a> {
             Alone::AttemptEnded
         })
     }
-}
-
-/// Whether all together were measured with the settings that are in effect.
-pub fn is_current(bundle: &BundleStatus, status: &TrainingJobStatus) -> bool {
-    let is_in_effect = bundle.revision.is_empty() || status.revision.as_ref() == Some(&bundle.revision);
-    !bundle.outdated && is_in_effect
-}
-
-/// The verdict on all together in words: whether it is of the settings in effect.
-pub fn together_word(bundle: &BundleStatus, status: &TrainingJobStatus) -> &'static str {
-    if is_current(bundle, status) { "measured together" } else { "measured together, with earlier settings" }
 }
 
 /// A pair with only one launch.

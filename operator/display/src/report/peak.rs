@@ -1,7 +1,7 @@
 //! The peak memory of the accepted settings beside that of the baseline.
 
-use super::pairs::is_current;
 use crate::numbers::bytes;
+use crate::together::is_current;
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::PhaseState;
 

@@ -1,8 +1,9 @@
 //! The same settings at another speed: the settings accepted so far are measured several times, as the candidate of one
 //! phase and as the control of later ones, and those of the baseline again beside all accepted phases together.
 
-use super::pairs::{Comparison, Pair, TOGETHER, is_current};
+use super::pairs::{Comparison, Pair};
 use crate::numbers::short;
+use crate::together::{TOGETHER, is_current};
 use pawl_api::TrainingJobStatus;
 use pawl_api::spec::TrainingJobSpec;
 use pawl_api::status::{PhaseState, PhaseStatus};

@@ -2,8 +2,8 @@
 //! cannot see it.
 
 use super::measurement::{Measurement, Measurements};
-use super::pairs::{TOGETHER, together_word};
 use crate::numbers::{factor, interval, pairs};
+use crate::together::{TOGETHER, together_word};
 use crate::verdict::{self, Tone, tone};
 use maud::{Markup, html};
 use pawl_api::TrainingJobStatus;

@@ -2,9 +2,9 @@
 
 use super::evidence::Evidence;
 use super::measurement::{Measurement, Measurements};
-use super::pairs::{TOGETHER, is_current, together_word};
 use super::svg::{Anchor, Canvas, Scale, clipped};
 use crate::numbers::{bounds, factor, interval};
+use crate::together::{TOGETHER, is_current, together_word};
 use crate::verdict::{self, Tone};
 use pawl_api::TrainingJobStatus;
 use pawl_api::spec::Phase;
