@@ -94,7 +94,7 @@ fn results(jobs: &[(&str, &Evidence)]) -> Markup {
                 @let (sentence, measurement) = result(evidence);
                 li {
                     b { a href=(address(key)) { (key) } } ": " (sentence)
-                    @if let Some(measurement) = measurement { " Speed measurement: " (measurement) "." }
+                    @if let Some(measurement) = measurement { " · Speed measurement: " (measurement) }
                 }
             }
         }
