@@ -37,7 +37,7 @@ fn without_third_zero(value: f64, text: String) -> String {
     short.map(str::to_owned).unwrap_or(text)
 }
 
-/// The confidence interval of a speedup, such as `[1.284, 1.352]`, rounded outwards; a missing bound is 0 or ∞. `None`
+/// The confidence interval of a speedup, such as `[1.28, 1.36]`, rounded outwards; a missing bound is 0 or ∞. `None`
 /// without bounds.
 pub fn interval(speedup: &Speedup) -> Option<String> {
     let (lower, upper) = bounds(speedup);

@@ -83,11 +83,7 @@ fn the_second_ctrl_c_kills_ranks_that_do_not_listen() {
 fn a_closed_terminal_leads_to_a_checkpoint() {
     let scene = Scene::new();
     train_for_long(&scene);
-    // These tests may run under nohup.
-    let mut run = Command::new("env");
-    run.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pawl"), "run", "job.yaml"]);
-    run.current_dir(scene.path()).env("LEDGER", scene.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = run.spawn().unwrap();
+    let mut child = scene.pawl_in_terminal(&["run", "job.yaml"]).spawn().unwrap();
     wait_until("training is under way", || trained(&scene));
     drop((child.stdout.take(), child.stderr.take()));
     signal(&child, Signal::HUP);

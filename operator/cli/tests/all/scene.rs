@@ -86,7 +86,17 @@ impl Scene {
 
     /// `pawl` with these arguments, in the directory, not started yet.
     pub fn pawl(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pawl"));
+        self.command(Command::new(env!("CARGO_BIN_EXE_pawl")), arguments)
+    }
+
+    /// The same in a terminal, which can hang up: these tests may run under nohup, which a child inherits.
+    pub fn pawl_in_terminal(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_pawl")]);
+        self.command(command, arguments)
+    }
+
+    fn command(&self, mut command: Command, arguments: &[&str]) -> Command {
         command.args(arguments).current_dir(self.path()).env("LEDGER", self.path()).stdin(Stdio::null());
         // Nothing is logged to trackers of whoever runs the tests.
         for tracker in ["MLFLOW_TRACKING_URI", "TENSORBOARD_LOGGING_DIR", "WANDB_DIR", "WANDB_MODE"] {
