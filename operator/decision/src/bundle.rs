@@ -14,7 +14,7 @@ use crate::revert::{Blame, least_certain, responsible, revert};
 use crate::revision::{accepted, judged_fold, revision};
 use crate::step::{Next, Step};
 use crate::task::Task;
-use pawl_api::spec::{Analysis, Gates, Phase, Scope};
+use pawl_api::spec::{Analysis, Gates, Phase, Scope, Trainer};
 use pawl_api::status::{BundleStatus, LaunchStatus, PhaseState, PhaseStatus};
 use pawl_contract::measured::Measured;
 use pawl_contract::plan::LaunchKind;
@@ -56,7 +56,13 @@ fn input_hash(draft: &Draft<'_>) -> String {
     let analysis = Analysis { budget_percent: None, ..spec.analysis.clone() };
     let gates = (&spec.gates, &spec.rollback, analysis);
     let trainer = (&spec.trainer.image, spec.trainer.replicas, spec.trainer.gpus_per_replica);
-    fingerprint(&json!([spec.workload, trainer, spec.settings, spec.seeds, gates, judged]), 12)
+    let mut inputs = json!([spec.workload, trainer, spec.settings, spec.seeds, gates, judged]);
+    // Added later: not written into what is hashed if it has its default.
+    let devices = Some(&spec.trainer.gpu_resource).filter(|resource| **resource != Trainer::default().gpu_resource);
+    if let Some(inputs) = inputs.as_array_mut() {
+        inputs.extend(devices.map(|resource| json!({"gpuResource": resource})));
+    }
+    fingerprint(&inputs, 12)
 }
 
 /// Whether the bundle is being evaluated; opens its task when its input has changed.

@@ -21,7 +21,28 @@ pub(super) fn results_hash(spec: &TrainingJobSpec, index: usize) -> String {
     let trainer = &spec.trainer;
     let world = (trainer.replicas, trainer.gpus_per_replica, &trainer.gpu_resource);
     let search = &spec.search[index];
-    let Search { epochs, items, pruner, pruning, objectives, .. } = search;
+    // Destructured without `..`: whether a result depends on a new field is decided here.
+    let Search {
+        epochs,
+        items,
+        pruner,
+        pruning,
+        objectives,
+        seed: _, // Below, with its default.
+        // Which points are tried: whether a trial is one of them is asked of each, see `kept`.
+        sampler: _,
+        parameters: _,
+        constraints: _,
+        // What ends a stage, and what follows it.
+        name: _,
+        trials: _,
+        parallelism: _,
+        hand_on: _,
+        finalists: _,
+        budget: _,
+        patience: _,
+        dry_run: _,
+    } = search;
     let seed = launches::seed(spec, search);
     fingerprint(&json!([spec.workload, trainer.image, world, epochs, items, pruner, pruning, objectives, seed]), 12)
 }

@@ -1,7 +1,7 @@
 //! The inputs of a verdict: what is edited later is judged as if it had been written from the start.
 
 use crate::world::{Trainer, World, done, noise, speed};
-use pawl_api::spec::{Gates, MetricGate};
+use pawl_api::spec::{Analysis, Gates, MetricGate};
 use pawl_contract::plan::Better;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,4 +92,81 @@ fn a_gate_that_is_edited_later_is_judged_as_if_it_had_been_written_from_the_star
     assert_eq!(judged[&0], of_every_phase, "add a gate that judges every phase to this list");
     let of_quality = ["trainingLossWithin", "validationLossDelta", "validationLossWithin", "validationMetrics"];
     assert!(of_quality.iter().all(|gate| judged[&1].contains(gate)), "{judged:?}");
+}
+
+/// Every field of the analysis that is an input of verdicts, at another value. Without `..`: a new field needs a value
+/// here, or a reason.
+fn other_analysis() -> Vec<(&'static str, Value)> {
+    let Analysis {
+        warmup_steps: _,
+        window_steps: _,
+        max_window_seconds: _,
+        min_pairs: _,
+        max_pairs: _,
+        alpha_percent: _,
+        on_inconclusive: _,
+        quality_items: _,
+        quality_epochs: _,
+        quality_looks: _,
+        // An accepted phase stays so under a smaller budget.
+        budget_percent: _,
+        // Which launches are evidence, not what is required of them.
+        reuse_control: _,
+    } = Analysis::default();
+    vec![
+        ("warmupSteps", json!(7)),
+        ("windowSteps", json!(90)),
+        ("maxWindowSeconds", json!(77)),
+        ("minPairs", json!(4)),
+        ("maxPairs", json!(5)),
+        ("alphaPercent", json!("1")),
+        ("onInconclusive", json!("Accept")),
+        ("qualityItems", json!(4096)),
+        ("qualityEpochs", json!(1)),
+        ("qualityLooks", json!(3)),
+    ]
+}
+
+#[test]
+fn verdicts_and_all_together_are_measured_as_the_edited_analysis_asks() {
+    let phases = json!([{"name": "p", "numerics": "Changed", "settings": {"precision": "bf16"}},
+        {"name": "q", "settings": {"compile": "Fuse"}}]);
+    let world = |analysis: Value| {
+        let spec = json!({"phases": phases, "gates": {"validationLossDelta": "5"}, "analysis": analysis});
+        World::new(spec, worse())
+    };
+    for (name, value) in other_analysis() {
+        let analysis = json!({name: value});
+        let mut fresh = world(analysis.clone());
+        fresh.run();
+        let mut edited = world(json!({}));
+        edited.run();
+        let before = edited.status.bundle.as_ref().map(|bundle| bundle.input_hash.clone());
+        edited.edit(|spec| spec["analysis"] = analysis);
+        edited.run();
+        assert_eq!(edited.verdict("p"), fresh.verdict("p"), "{name}");
+        let speedup = |world: &World| world.status.bundle.as_ref().and_then(|bundle| bundle.speedup.clone());
+        let pairs = |world: &World| speedup(world).map(|speedup| speedup.pairs);
+        assert_eq!(pairs(&edited), pairs(&fresh), "{name}");
+        let after = edited.status.bundle.as_ref().map(|bundle| bundle.input_hash.clone());
+        assert_ne!(before, after, "{name} is an input of all together");
+    }
+}
+
+#[test]
+fn other_devices_are_measured_again_phase_by_phase_and_together() {
+    let phases =
+        json!([{"name": "p", "settings": {"precision": "bf16"}}, {"name": "q", "settings": {"compile": "Fuse"}}]);
+    let mut world = World::new(json!({"phases": phases}), crate::world::factors(&[("Fuse", 1.3), ("bf16", 1.3)]));
+    world.run();
+    let names = |world: &World| {
+        let launches = world.status.bundle.iter().flat_map(|bundle| &bundle.launches);
+        launches.map(|launch| launch.name.clone()).collect::<BTreeSet<_>>()
+    };
+    let before = names(&world);
+    assert!(!before.is_empty());
+    world.edit(|spec| spec["trainer"]["gpuResource"] = json!("example.com/gpu"));
+    world.run();
+    let after = names(&world);
+    assert!(!after.is_empty() && after.is_disjoint(&before), "{before:?} {after:?}");
 }
