@@ -83,13 +83,18 @@ impl Band {
     }
 }
 
-/// `at most 1.000e-3`, `at least 9.000e-1`, `from -1.000e-2 to 1.000e-2`.
+/// A value with four significant digits: `0.001`, `-0.00308`, `2349`.
+pub(super) fn significant(value: f64) -> String {
+    format!("{value:.3e}").parse().unwrap_or(value).to_string()
+}
+
+/// `at most 0.001`, `at least 0.9`, `from -0.01 to 0.01`.
 impl fmt::Display for Band {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.low.is_finite(), self.high.is_finite()) {
-            (true, true) => write!(f, "from {:.3e} to {:.3e}", self.low, self.high),
-            (true, false) => write!(f, "at least {:.3e}", self.low),
-            (false, true) => write!(f, "at most {:.3e}", self.high),
+            (true, true) => write!(f, "from {} to {}", significant(self.low), significant(self.high)),
+            (true, false) => write!(f, "at least {}", significant(self.low)),
+            (false, true) => write!(f, "at most {}", significant(self.high)),
             (false, false) => f.write_str("any value"),
         }
     }
@@ -124,8 +129,8 @@ mod tests {
     #[test]
     fn a_band_is_read_from_its_text() {
         let number = |text: &str| -> Decimal { text.parse().unwrap() };
-        assert_eq!(Band::between(Some(&number("0.9")), None).to_string(), "at least 9.000e-1");
-        assert_eq!(Band::at_most(0.001).to_string(), "at most 1.000e-3");
-        assert_eq!(Band::within(0.01).to_string(), "from -1.000e-2 to 1.000e-2");
+        assert_eq!(Band::between(Some(&number("0.9")), None).to_string(), "at least 0.9");
+        assert_eq!(Band::at_most(0.001).to_string(), "at most 0.001");
+        assert_eq!(Band::within(0.01).to_string(), "from -0.01 to 0.01");
     }
 }

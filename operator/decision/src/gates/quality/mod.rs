@@ -8,7 +8,7 @@ pub(crate) mod training;
 pub(crate) mod simulated;
 
 use self::reference::reference_settings;
-use super::band::{Band, Position};
+use super::band::{Band, Position, significant};
 use super::evidence::{self, Early as EarlyValidation};
 use super::{DryRun, Subject, Verdict, unmeasured};
 use crate::comparison::Comparison;
@@ -375,12 +375,12 @@ fn measured(criterion: &Requirement<'_>, pairs: &[(&LaunchStatus, &LaunchStatus)
 }
 
 /// Human-readable result of a requirement.
-fn shown(criterion: &Requirement<'_>, interval: &Interval) -> String {
+fn result(criterion: &Requirement<'_>, interval: &Interval) -> String {
     let bounds = match interval.bounds {
-        Some((lower, upper)) => format!(" [{lower:.3e}, {upper:.3e}]"),
+        Some((lower, upper)) => format!(" [{}, {}]", significant(lower), significant(upper)),
         None => format!(", {ONE_SEED}"),
     };
-    format!("{}: {:.3e}{bounds}, allowed: {}", criterion.what, interval.mean, criterion.band)
+    format!("{}: {}{bounds}, allowed: {}", criterion.what, significant(interval.mean), criterion.band)
 }
 
 /// Fails a subject with changed numerics whose quality is worse than that of the original baseline beyond the gates.
@@ -431,13 +431,18 @@ fn judged(criteria: &[Requirement<'_>], pairs: &Pairs<'_>, error: f64) -> Vec<Ju
 /// The verdict of a look that decides.
 fn verdict(criteria: &[Requirement<'_>], judged: &[Judged]) -> Option<Verdict> {
     let text = |criterion: &Requirement<'_>, interval: Option<&Interval>| match interval {
-        Some(interval) => shown(criterion, interval),
+        Some(interval) => result(criterion, interval),
         None => format!("{}: not measured", criterion.what),
     };
     let all = || criteria.iter().zip(judged);
     if let Some((criterion, failed)) = all().find(|(_, judged)| judged.fails()) {
         let (trigger, reason) = (Some(Trigger::QualityBelowThreshold), Reason::QualityBelowThreshold);
-        return Some(Verdict::Fails { trigger, reason, message: text(criterion, failed.to_fail.as_ref()) });
+        let text = text(criterion, failed.to_fail.as_ref());
+        let message = match criteria.len() {
+            0 | 1 => text,
+            count => format!("{text} (the interval allows for {count} gates, each of which could have failed it)"),
+        };
+        return Some(Verdict::Fails { trigger, reason, message });
     }
     let first = |wanted: Option<Position>| all().find(|(_, judged)| judged.position() == wanted);
     const OUTSIDE: &str = "the estimate is beyond what is allowed, so a narrower interval would rather roll it back (more \
@@ -488,7 +493,7 @@ pub(super) fn values_of_dry_run(run: &DryRun<'_>) -> Option<String> {
             return Some(unmeasured("gates.validationMetrics", &format!("validation metric {name}")));
         };
         (!criterion.band.contains(*value))
-            .then(|| format!("{}: {value:.3e}, allowed: {}", criterion.what, criterion.band))
+            .then(|| format!("{}: {}, allowed: {}", criterion.what, significant(*value), criterion.band))
     })
 }
 

@@ -1,7 +1,7 @@
 //! Quality of a running training: its validation, compared with that of the original baseline at equal items.
 
-use super::super::RunningTraining;
-use super::super::evidence;
+use super::super::band::significant;
+use super::super::{RunningTraining, evidence};
 use super::{Measure, Requirement, budget_of, criteria, quality_looks, quality_seeds};
 use crate::launch;
 use crate::statistics::sequential::{Interval, alpha, interval};
@@ -122,9 +122,12 @@ fn concern(
         }
     };
     let message = format!(
-        "{}: {found:.3e} at {} items, allowed: {allowed}, as validation {name} is {value:.5} and the baseline's {mean:.5} \
+        "{}: {} at {} items, allowed: {allowed}, as validation {name} is {value:.5} and the baseline's {mean:.5} \
          after {} items",
-        criterion.what, validation.items, known.items
+        criterion.what,
+        significant(found),
+        validation.items,
+        known.items
     );
     Some(Concern {
         comparable: why.is_none(),
