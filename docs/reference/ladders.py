@@ -1,6 +1,7 @@
 """Ladders measured on GPUs: the verdicts that tests/device/ladder recorded, beside the gates of the manifests."""
 
 import json
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from .table import table
 
@@ -71,8 +72,13 @@ def speed(phase):
     speedup = phase.get("speedup", {})
     if "lower" not in speedup or phase["state"] == "Measuring":
         return ""
-    estimate, lower, upper = (float(speedup[name]) for name in ("estimate", "lower", "upper"))
-    return f"{estimate:.3f} [{lower:.3f}, {upper:.3f}], {speedup['pairs']} pairs"
+    lower, upper = outward(speedup["lower"], ROUND_FLOOR), outward(speedup["upper"], ROUND_CEILING)
+    return f"{float(speedup['estimate']):.3f} [{lower}, {upper}], {speedup['pairs']} pairs"
+
+
+def outward(bound, rounding):
+    """A bound with three decimals: an interval that is shown contains that which was measured."""
+    return Decimal(bound).quantize(Decimal("0.001"), rounding)
 
 
 def quality(phase):
