@@ -4,6 +4,7 @@
 //! - [`table`]: the phases, one per line;
 //! - [`summary`]: the table, followed by settings, training and cost;
 //! - [`search`]: a search in words;
+//! - [`compared`]: jobs beside each other;
 //! - [`export`]: the trials of a search as CSV, JSON, or a study of Optuna;
 //! - [`ending`]: how a launch ended;
 //! - [`headline`]: the current activity of the job in one line;
@@ -20,6 +21,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod columns;
+pub mod compared;
 pub mod ending;
 pub mod event;
 pub mod export;

@@ -17,7 +17,9 @@ pub fn factor(value: f64) -> String {
 
 /// The same without the sign.
 pub fn ratio(value: f64) -> String {
-    without_third_zero(value, format!("{value:.*}", decimals_of_ratio(value)))
+    let text = format!("{value:.*}", decimals_of_ratio(value));
+    let short = text.strip_suffix('0').filter(|_| NEAR.contains(&value));
+    short.map(str::to_owned).unwrap_or(text)
 }
 
 /// Decimals of a ratio and of its bounds: an estimate is not outside of its interval as both are shown.
@@ -32,32 +34,22 @@ fn decimals_of_ratio(value: f64) -> usize {
 /// Ratios of which a change of less than one per cent matters.
 const NEAR: Range<f64> = 0.9..1.1;
 
-fn without_third_zero(value: f64, text: String) -> String {
-    let short = text.strip_suffix('0').filter(|_| NEAR.contains(&value));
-    short.map(str::to_owned).unwrap_or(text)
-}
-
-/// The confidence interval of a speedup, such as `[1.28, 1.36]`, rounded outwards; a missing bound is 0 or ∞. `None`
-/// without bounds.
+/// The confidence interval of a speedup, such as `[1.28, 1.36]`, with as many decimals as its estimate, rounded
+/// outwards; a missing bound is 0 or ∞. `None` without bounds.
 pub fn interval(speedup: &Speedup) -> Option<String> {
     let (lower, upper) = bounds(speedup);
-    let (below, above) =
-        (lower.map_or_else(|| "0".to_owned(), at_least), upper.map_or_else(|| "∞".to_owned(), at_most));
-    (lower.is_some() || upper.is_some()).then(|| format!("[{below}, {above}]"))
+    let above = upper.map_or_else(|| "∞".to_owned(), |upper| bound(upper, Outward::Up, speedup));
+    (lower.is_some() || upper.is_some())
+        .then(|| format!("[{}, {above}]", at_least(speedup).unwrap_or_else(|| "0".to_owned())))
 }
 
-/// A lower bound of a speedup, rounded down to as many decimals as [`factor`] has.
-///
-/// ```
-/// assert_eq!([5.249, 1.1, 1.0217].map(pawl_display::numbers::at_least), ["5.24", "1.10", "1.021"]);
-/// ```
-pub fn at_least(lower: f64) -> String {
-    without_third_zero(lower, outward(lower, Outward::Down, decimals_of_ratio(lower)))
+/// The lower bound of a speedup, with as many decimals as its estimate, rounded down; `None` without one.
+pub fn at_least(speedup: &Speedup) -> Option<String> {
+    Some(bound(bounds(speedup).0?, Outward::Down, speedup))
 }
 
-/// An upper bound, rounded up.
-fn at_most(upper: f64) -> String {
-    without_third_zero(upper, outward(upper, Outward::Up, decimals_of_ratio(upper)))
+fn bound(bound: f64, direction: Outward, speedup: &Speedup) -> String {
+    outward(bound, direction, decimals_of_ratio(speedup.estimate.value()))
 }
 
 /// The lower and the upper bound of a speedup, ratios; `None` for one that says nothing.
@@ -216,10 +208,22 @@ mod tests {
     }
 
     #[test]
+    fn an_interval_has_as_many_decimals_as_its_estimate() {
+        let of = |estimate: &str, lower: &str, upper: &str| {
+            let (lower, upper) = (lower.parse().ok(), upper.parse().ok());
+            let speedup =
+                Speedup { estimate: estimate.parse().unwrap_or_default(), lower, upper, pairs: 3, disturbed: 0 };
+            (interval(&speedup).unwrap_or_default(), at_least(&speedup).unwrap_or_default())
+        };
+        assert_eq!(of("1.093", "1.0846", "1.1021"), ("[1.084, 1.103]".to_owned(), "1.084".to_owned()));
+        assert_eq!(of("1.31", "1.052", "1.63"), ("[1.05, 1.63]".to_owned(), "1.05".to_owned()));
+    }
+
+    #[test]
     fn a_bound_that_says_nothing_is_an_open_end() {
         let of = |lower: &str, upper: &str| {
             let (lower, upper) = (lower.parse().ok(), upper.parse().ok());
-            interval(&Speedup { estimate: Decimal::default(), lower, upper, pairs: 2, disturbed: 0 })
+            interval(&Speedup { estimate: "1.3".parse().unwrap_or_default(), lower, upper, pairs: 2, disturbed: 0 })
         };
         assert_eq!(of("1.28", "1.351").as_deref(), Some("[1.28, 1.36]"));
         assert_eq!(of("0.9", "4.5e12").as_deref(), Some("[0.90, ∞]"));

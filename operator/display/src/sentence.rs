@@ -1,6 +1,6 @@
 //! The result of a ladder in one sentence.
 
-use crate::numbers::{at_least, bounds, ratio, signed};
+use crate::numbers::{at_least, ratio, signed};
 use crate::settings::{Difference, differences};
 use crate::together::{TOGETHER, is_current};
 use pawl_api::status::{PhaseState, PhaseStatus, QualityStatus, Speedup};
@@ -132,7 +132,7 @@ pub(crate) fn patch(job: &TrainingJob, status: &PhaseStatus) -> Settings {
 
 /// `4.20 times as fast as the baseline`, with the lower bound.
 fn times(speedup: &Speedup) -> String {
-    let least = bounds(speedup).0.map(|lower| format!(" (at least {})", at_least(lower))).unwrap_or_default();
+    let least = at_least(speedup).map(|least| format!(" (at least {least})")).unwrap_or_default();
     let disturbed = disturbed(speedup).map(|disturbed| format!(" in {disturbed}")).unwrap_or_default();
     format!("{} times as fast as the baseline{least}{disturbed}", ratio(speedup.estimate.value()))
 }

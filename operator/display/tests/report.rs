@@ -425,7 +425,8 @@ fn losses_of_all_together_are_drawn_in_its_card_and_by_the_script() {
 fn disturbed_pairs_are_marked_and_named() {
     let mut whole = evidence("");
     let page = render(&whole);
-    let unknown = "of these it is not known whether other programs disturbed them (?)";
+    let unknown =
+        "of these it is not known whether other programs disturbed them, as their launches did not report it (?)";
     assert!(!page.contains("Disturbed") && page.contains(unknown));
     for launch in &mut whole.status.phases[0].launches {
         launch.measured.disturbance.other_cpu_share = "0.01".parse().ok();

@@ -5,6 +5,7 @@ use crate::args::Output;
 use crate::exit;
 use pawl_api::status::Stage;
 use pawl_contract::decimal::Decimal;
+use pawl_display::compared;
 use pawl_display::jobs::{self, Entry};
 use pawl_display::provenance::MeasuredWith;
 use pawl_local::evidence;
@@ -100,7 +101,7 @@ pub fn list(directories: &[PathBuf], output: Output) -> ExitCode {
 pub fn compare(named: &[PathBuf]) -> ExitCode {
     match named.iter().map(|job| load(job)).collect::<Result<Vec<Found>, ExitCode>>() {
         Ok(found) => match &found[..] {
-            [first, second] => print(&jobs::compare(first.entry(), second.entry(), terminal().0)),
+            [first, second] => print(&compared::compare(first.entry(), second.entry(), terminal().0)),
             _ => exit::with_error(exit::INPUT, &"two jobs are compared"),
         },
         Err(code) => code,

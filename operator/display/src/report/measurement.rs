@@ -221,7 +221,7 @@ fn of_pairs(comparison: &Comparison<'_>, speedup: &Speedup, causes: &mut BTreeSe
         )
     };
     let what = match disturbed {
-        0 => "whether they were disturbed is not shown".to_owned(),
+        0 => "none of them is known to have been disturbed".to_owned(),
         _ => format!("{disturbed} of {known} were disturbed"),
     };
     vec![launches, what]
@@ -236,7 +236,9 @@ fn of_disturbance(counted: &[&Pair], causes: &mut BTreeSet<Cause>) -> Vec<String
     let were = if disturbed == 1 { "was" } else { "were" };
     let found = (disturbed > 0).then(|| format!("{disturbed} of these {were} disturbed (*)"));
     let of = if unknown == counted.len() { String::new() } else { format!("{unknown} of ") };
-    let open = (unknown > 0).then(|| format!("of {of}these it is not known whether other programs disturbed them (?)"));
+    let open = (unknown > 0).then(|| {
+        format!("of {of}these it is not known whether other programs disturbed them, as their launches did not report it (?)")
+    });
     let facts: Vec<String> = found.into_iter().chain(open).collect();
     if facts.is_empty() { vec!["none was seen to be disturbed".to_owned()] } else { facts }
 }
@@ -268,7 +270,7 @@ fn of_requirement(comparison: &Comparison<'_>, speedup: &Speedup, causes: &BTree
     let required = comparison.needed?;
     let (place, so) = match bounds(speedup) {
         (Some(lower), _) if required <= lower && comparison.is_accepted => {
-            ("below the whole interval", met(lower, causes))
+            ("below the whole interval", met(speedup, causes))
         }
         (Some(lower), _) if required <= lower => ("below the whole interval", String::new()),
         (_, Some(upper)) if required > upper => ("above the whole interval", String::new()),
@@ -278,14 +280,15 @@ fn of_requirement(comparison: &Comparison<'_>, speedup: &Speedup, causes: &BTree
     Some(format!(" The required {} is {place}{so}.", factor(required)))
 }
 
-/// What the speedup of accepted settings is good for that is at least `lower`, which is more than required.
-fn met(lower: f64, causes: &BTreeSet<Cause>) -> String {
+/// What the speedup of accepted settings is good for of which the lower bound is more than required.
+fn met(speedup: &Speedup, causes: &BTreeSet<Cause>) -> String {
     if causes.iter().any(|cause| *cause == Cause::OtherSpeed) {
         ": it is met, but by how much is not certain".to_owned()
     } else if causes.is_empty() {
         String::new()
     } else {
-        format!(": it is met, but count on {}× rather than on the estimate", at_least(lower))
+        let least = at_least(speedup).unwrap_or_default();
+        format!(": it is met, but count on {least}× rather than on the estimate")
     }
 }
 

@@ -59,8 +59,9 @@ fn again(phases: &[PhaseStatus]) -> Option<String> {
     let (before, after) = phases.split_at(last + 1);
     let skipped = names(before, true)?;
     let skipped = format!("If the phases stay in spec.phases: {skipped}: skipped, as these settings contain them");
-    let again = names(before, false).map(|names| format!("{names}: measured again"));
-    let elsewhere = names(after, false).map(|names| format!("{names}: measured again in another job"));
+    let again = names(before, false).map(|names| format!("{names}: measured again, on top of these settings"));
+    let elsewhere =
+        names(after, false).map(|names| format!("{names}: the verdict stays in this job, and a new job measures it"));
     let all: Vec<String> = [Some(skipped), again, elsewhere].into_iter().flatten().collect();
     Some(all.join("; ") + ". Delete those that you do not want judged once more.")
 }
@@ -234,8 +235,8 @@ mod tests {
         let phases = [phase("slow", "RolledBack"), phase("graph", "Accepted"), phase("late", "Inconclusive")];
         let status = json!({"effectiveSettings": {"batchPerGpu": 16}, "phases": phases});
         let page = of(status.clone(), None).unwrap();
-        let said =
-            "graph: skipped, as these settings contain them; slow: measured again; late: measured again in another";
+        let said = "graph: skipped, as these settings contain them; slow: measured again, on top of these settings; late: the verdict \
+             stays in this job, and a new job measures it.";
         assert!(page.contains(said), "{page}");
         assert!(page.contains("graph: skipped") && !page.contains("pawl_launch"), "{page}");
         assert!(!of(status, Some(&["train"])).unwrap().contains("measured again"), "a command has no phases");

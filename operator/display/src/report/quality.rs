@@ -23,11 +23,13 @@ pub fn quality(quality: &QualityStatus, spec: &TrainingJobSpec) -> Markup {
             @if let Some(allowed) = of_loss(&spec.gates) { " (" (allowed) ")" }
             @for (name, increase) in &quality.metrics {
                 ", " (name) " " span.num { (signed(increase.value() * 100.0)) " %" }
+                @if quality.seeds > 1 { " on average" }
                 @if let Some(gate) = spec.gates.validation_metrics.iter().find(|gate| gate.name == *name) {
                     " (" (of_metric(gate)) ")"
                 }
             }
             @if quality.seeds == 1 { "; one seed: no interval" }
+            @else if !quality.metrics.is_empty() { "; what decides on a metric is the interval of the seeds" }
             @if let Some(reach) = &spec.gates.training_loss_within {
                 "; the training loss, too: allowed: " (percent(reach)) " % in either direction (trainingLossWithin)"
             }

@@ -1,14 +1,17 @@
 //! Jobs beside each other.
 
+use super::differences;
 use super::list::address;
 use super::{Scripts, page as whole};
-use crate::jobs::{Compared, Entry, Group, WORKLOAD, compared};
+use crate::compared::{Compared, Group, WORKLOAD, compared};
+use crate::jobs::Entry;
+use crate::numbers::factor;
 use crate::report::curves::{self, Curves};
 use crate::report::evidence::Evidence;
 use crate::report::measurement::{Measurement, measurements};
 use crate::report::of_result;
 use crate::sentence::sentence;
-use crate::together::is_current;
+use crate::together::{is_current, is_product};
 use crate::url::encode;
 use crate::verdict;
 use maud::{Markup, html};
@@ -40,6 +43,8 @@ pub fn page(jobs: &[(&str, &Evidence)], all: bool) -> String {
             }
         }
         (results(jobs))
+        h2 { "What differs" }
+        (differences::list(jobs, &rows, is_apart))
         @if is_apart {
             details open[all] {
                 summary { "Row by row" }
@@ -67,7 +72,7 @@ fn rows_of(shown: &[&Compared], jobs: &[(&str, &Evidence)]) -> Markup {
                         @for (key, _) in jobs { th scope="col" { a href=(address(key)) { (key) } } }
                     }
                 }
-                @for group in [Group::Result, Group::Manifest] {
+                @for group in [Group::Result, Group::Settings, Group::Manifest] {
                     @if shown.iter().any(|row| row.group == group) {
                         tbody {
                             tr { th.group scope="rowgroup" colspan=(jobs.len() + 1) { (group.heading()) } }
@@ -101,7 +106,8 @@ fn results(jobs: &[(&str, &Evidence)]) -> Markup {
     }
 }
 
-/// How far a job is of which no sentence says a result: `no result yet: Optimizing, phase 7/7.`
+/// How far a job is of which no sentence says a result: `no result yet: Optimizing, phase 7/7. The accepted phases
+/// multiply to 4.79×.`
 fn unfinished(evidence: &Evidence) -> String {
     let status = &evidence.status;
     let progress = Some(status.progress.as_str()).filter(|progress| !progress.is_empty());
@@ -112,7 +118,9 @@ fn unfinished(evidence: &Evidence) -> String {
         _ if verdict::is_ended(status.stage) => "no result: ",
         _ => "no result yet: ",
     };
-    format!("{result}{}{progress}.", status.stage)
+    let product = status.speedup.as_ref().filter(|_| is_product(status)).map(|product| factor(product.value()));
+    let product = product.map(|product| format!(" The accepted phases multiply to {product}.")).unwrap_or_default();
+    format!("{result}{}{progress}.{product}", status.stage)
 }
 
 /// Which rows are shown, and a link to the others.

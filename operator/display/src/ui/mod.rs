@@ -6,6 +6,7 @@ pub mod actions;
 pub mod awaited;
 pub mod compare;
 pub mod curves;
+mod differences;
 pub mod facts;
 pub mod fleet;
 pub mod job;
