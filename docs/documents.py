@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A preprocessor of mdBook: inserts texts of the repository into pages, and makes links to files of the repository.
 
-A line `{{#document PATH}}` is replaced by the Markdown file PATH (from the root of the repository) without its title,
-`{{#document PATH#ANCHOR}}` by the text of one of its sections. Relative links of that text lead to the page that contains the
-file, or else to the file in the repository. So do links of pages that leave the book, such as `../../../examples/quickstart.yaml`.
+A line `[TEXT](PATH) <!-- inserted in the book -->` is a link for whoever reads the page in the repository. In the book it is
+replaced by the file: a Markdown file without its title, or with `PATH#ANCHOR` one of its sections; another file as a code block.
+Relative links of that text lead to the page that contains the file, or else to the file in the repository. So do links of pages that
+leave the book, such as `../../../examples/quickstart.yaml`.
 """
 
 import json
@@ -16,7 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # The directory of the pages.
 PAGES = "docs/src"
 REPOSITORY = "https://github.com/pawl-dev/pawl"
-DIRECTIVE = re.compile(r"^\{\{#document ([^}#]+?)(?:#([^}]+))?\}\}$", re.M)
+INSERTED = "<!-- inserted in the book -->"
+DIRECTIVE = re.compile(rf"^\[[^\]]*\]\(([^)\s#]+)(?:#([^)\s]+))?\) {INSERTED}$", re.M)
+# The languages of code blocks. Blocks of Rust would be compiled by mdBook.
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".rs": "text"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^ *(```|~~~)")
 HEADING = re.compile(r"^(#+) (.*)$")
@@ -57,6 +61,19 @@ def section(text, wanted, path):
     return "\n".join(found)
 
 
+def source(found, page):
+    """The path of the file that a directive of a page inserts, from the root of the repository."""
+    return os.path.normpath(os.path.join(PAGES, os.path.dirname(page), found[1]))
+
+
+def inserted(path, wanted):
+    """The file, or its section `wanted`, as Markdown."""
+    text, suffix = (ROOT / path).read_text(), os.path.splitext(path)[1]
+    if suffix in LANGUAGES:
+        return f"```{LANGUAGES[suffix]}\n{text}```"
+    return section(text, wanted, path) if wanted else without_title(text)
+
+
 def without_title(text):
     return re.sub(r"\A# .*\n", "", text)
 
@@ -73,15 +90,6 @@ def outside_code(text, change):
     return "\n".join(line if code else change(line) for line, code in lines_with_fences(text))
 
 
-def leaving(found, page):
-    """A link of a page: if it leaves the book, to the file in the repository."""
-    path, _, fragment = found[1].partition("#")
-    target = os.path.normpath(os.path.join(PAGES, os.path.dirname(page), path))
-    if not path or ":" in path or target.startswith(PAGES + "/"):
-        return found[0]
-    return f"]({in_repository(target)}{'#' + fragment if fragment else ''})"
-
-
 class Pages:
     """The pages of the book, by the documents that they contain."""
 
@@ -89,8 +97,21 @@ class Pages:
         self.of_document = {}
         for chapter in chapters:
             for found in DIRECTIVE.finditer(chapter["content"]):
-                if not found[2]:
-                    self.of_document[found[1]] = chapter["path"]
+                if found[1].endswith(".md") and not found[2]:
+                    self.of_document[source(found, chapter["path"])] = chapter["path"]
+
+    def address(self, path, page, fragment):
+        """A link of `page` to a file or directory of the repository: to the page that contains it, if there is one."""
+        at = self.of_document.get(path)
+        return f"]({os.path.relpath(at, os.path.dirname(page) or '.') if at else in_repository(path)}{fragment})"
+
+    def leaving(self, found, page):
+        """A link of a page, if it leaves the book, as one that is correct there."""
+        path, _, fragment = found[1].partition("#")
+        target = os.path.normpath(os.path.join(PAGES, os.path.dirname(page), path))
+        if not path or ":" in path or target.startswith(PAGES + "/"):
+            return found[0]
+        return self.address(target, page, f"#{fragment}" if fragment else "")
 
     def relinked(self, text, document, page, whole):
         """`text` of `document`, with links that are correct in `page`."""
@@ -103,10 +124,7 @@ class Pages:
             if not link and whole:
                 return found[0]
             path = os.path.normpath(os.path.join(os.path.dirname(document), link)) if link else document
-            at = self.of_document.get(path)
-            if at:
-                return f"]({os.path.relpath(at, os.path.dirname(page) or '.')}{fragment})"
-            return f"]({in_repository(path)}{fragment})"
+            return self.address(path, page, fragment)
 
         return outside_code(text, lambda line: LINK.sub(target, line))
 
@@ -115,14 +133,14 @@ class Pages:
         page = chapter["path"]
 
         def document(found):
-            path, wanted = found[1], found[2]
-            text = (ROOT / path).read_text()
-            text = section(text, wanted, path) if wanted else without_title(text)
-            return self.relinked(text, path, page, not wanted).strip("\n")
+            path, wanted = source(found, page), found[2]
+            return self.relinked(inserted(path, wanted), path, page, not wanted).strip("\n")
+
+        def own(line):
+            return line if DIRECTIVE.match(line) else LINK.sub(lambda found: self.leaving(found, page), line)
 
         # Before its documents are inserted: their links are correct already.
-        own = outside_code(chapter["content"], lambda line: LINK.sub(lambda found: leaving(found, page), line))
-        return DIRECTIVE.sub(document, own) + "\n"
+        return DIRECTIVE.sub(document, outside_code(chapter["content"], own)) + "\n"
 
 
 def chapters(items):

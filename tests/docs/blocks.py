@@ -3,7 +3,7 @@
 
     blocks.py [PAGE...]
 
-A comment in the line before a block, or before a `{{#document}}` for all of its blocks, says what to do with it:
+A comment in the line before a block, or before an inserted file (docs/documents.py) for all of its blocks, says what to do with it:
 
     <!-- not run: REASON -->       a command block (sh) that needs a cluster, a GPU, or minutes
     <!-- file: NAME -->            the block is written to this file before the following commands of the page
@@ -45,7 +45,6 @@ READMES = ["README.md", "CONTRIBUTING.md"]
 LONGEST = 120
 FENCE = re.compile(r"^(\s*)```(\S*)\s*$")
 COMMENT = re.compile(r"^<!-- (.*) -->$")
-INCLUDE = re.compile(r"^\{\{#include ([^}:]+)\}\}$", re.M)
 KINDS = {"sh", "yaml", "python", "pycon", "text", "promql", "json", "dockerfile"}
 SCHEMA = json.loads((ROOT / "charts/pawl/values.schema.json").read_text())
 
@@ -75,14 +74,13 @@ def marks(comment):
 
 
 def blocks(page, text, outer=None):
-    """Yields the blocks of a text, those of its documents included. `outer`: the marks of a document."""
+    """Yields the blocks of a text, those of its inserted files included. `outer`: the marks of an inserted file."""
     before, open_block, lines, own = {}, None, [], dict(outer or {})
     for number, line in enumerate(text.splitlines(), 1):
         fence = FENCE.match(line)
         if open_block is not None:
             if fence and not fence[2]:
-                content = INCLUDE.sub(lambda found: ((PAGES / page).parent / found[1]).read_text(), "\n".join(lines))
-                yield Block(page, open_block[0], open_block[1], textwrap.dedent(content) + "\n", open_block[2])
+                yield Block(page, open_block[0], open_block[1], textwrap.dedent("\n".join(lines)) + "\n", open_block[2])
                 open_block, lines, before = None, [], {}
             else:
                 lines.append(line)
@@ -91,9 +89,8 @@ def blocks(page, text, outer=None):
         elif comment := COMMENT.match(line):
             before = before | marks(comment[1])
         elif document := documents.DIRECTIVE.match(line):
-            source = (ROOT / document[1]).read_text()
-            source = documents.section(source, document[2], document[1]) if document[2] else source
-            yield from blocks(f"{page} ({document[1]})", source, before)
+            source = documents.source(document, page)
+            yield from blocks(f"{page} ({source})", documents.inserted(source, document[2]), before)
             before = {}
         elif line.strip():
             before = {}

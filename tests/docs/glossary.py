@@ -28,7 +28,7 @@ def pages():
         for number, line in enumerate((PAGES / page).read_text().splitlines(), 1):
             if line.lstrip().startswith("```"):
                 in_code = not in_code
-            elif not in_code and not line.startswith(("#", "<!--", "{{")):
+            elif not in_code and not line.startswith(("#", "<!--")) and not line.endswith("<!-- inserted in the book -->"):
                 yield page, number, re.sub(r"`[^`]*`", "", line)
 
 
