@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks names in the book against the code: reasons, gates, runbooks, examples and workloads are complete, and every metric exists.
-Workloads are so in the tests of their exports, too. Pages can be read in the repository as they are."""
+"""Checks names in the book against the code: reasons, gates, alerts with their severities, runbooks, examples and workloads are complete,
+and every metric exists. Workloads are so in the tests of their exports, too. Pages can be read in the repository as they are."""
 
 import re
 import sys
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs/src"
@@ -53,6 +55,27 @@ def workloads():
     return sorted(found)
 
 
+def alerts():
+    """The alerts of the chart, with their severities."""
+    files = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "charts/pawl/alerts").glob("*.yaml"))]
+    rules = [rule for file in files for group in file["groups"] for rule in group["rules"]]
+    return {rule["alert"]: rule["labels"]["severity"] for rule in rules}
+
+
+def problems_of_alerts():
+    """What is wrong with the tables of alerts."""
+    for where in ("docs/src/operate/runbooks.md", "charts/pawl/runbooks/README.md"):
+        rows = re.findall(r"^\| \[(Pawl\w+)\]\([^)]+\) \| (\w+) \|", (ROOT / where).read_text(), re.M)
+        table = dict(rows)
+        yield from (f"{where}: the alert {name} is missing" for name in sorted(alerts().keys() - table))
+        yield from (f"{where}: the chart has no alert {name}" for name in sorted(table.keys() - alerts()))
+        for name, severity in sorted(alerts().items()):
+            if table.get(name, severity) != severity:
+                yield f"{where}: the severity of {name} is {severity}, not {table[name]}"
+        if len(rows) > len(table):
+            yield f"{where}: an alert has two rows"
+
+
 # Lists of all workloads, and how a row of one begins.
 EXPORTS = {
     "docs/src/howto/export.md": "| `{}` |",
@@ -76,6 +99,7 @@ def problems():
     for path in sorted((ROOT / "charts/pawl/runbooks").glob("*.md")):
         if path.name != "README.md" and f"](../../../{path.relative_to(ROOT)}) <!-- inserted in the book -->\n" not in runbooks:
             yield f"operate/runbooks.md: {path.name} is missing"
+    yield from problems_of_alerts()
     for path in sorted(PAGES.rglob("*.md")):
         if "{{#" in path.read_text():
             yield f"{path.relative_to(PAGES)}: a directive of mdBook cannot be read in the repository: see docs/documents.py"
