@@ -45,7 +45,7 @@ choices!(/// Where optimizer state lives.
 OptimizerOffload {
     /// On the device.
     None,
-    /// In host memory, copied asynchronously.
+    /// In host memory, which kernels of the built-in trainer access directly.
     Cpu,
 });
 choices!(/// Activations that are recomputed in the backward pass.
