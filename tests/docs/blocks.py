@@ -148,7 +148,7 @@ def chart_value(path):
     """Raises a problem if the chart has no such value."""
     at = SCHEMA
     for name in re.sub(r"\[\d+\]", "", path).split("."):
-        if "properties" not in at and at.get("type") in ("object", ["object", "null"]):
+        if "properties" not in at and at.get("type") in ("object", ["object", "null"], "array"):
             return
         at = at.get("properties", {}).get(name)
         if at is None:
@@ -164,6 +164,8 @@ def check_commands(commands, script):
         elif words[:3] == ["cargo", "run", "--release"] and words[3:4] == ["--"]:
             commands.check(words[4:])
         elif words[0] == "helm":
+            if "--reuse-values" in words:
+                raise Problem("--reuse-values leaves the values of a new chart unset: use --reset-then-reuse-values")
             for before, word in zip(words, words[1:]):
                 if before in ("--set", "--set-string", "--set-json"):
                     chart_value(word.split("=")[0])

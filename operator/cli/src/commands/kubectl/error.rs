@@ -22,7 +22,8 @@ pub enum ClusterError {
     },
     /// The TrainingJob CRD is not installed.
     #[error(
-        "this cluster has no TrainingJobs: install Pawl with `helm install pawl charts/pawl --namespace pawl-system --create-namespace`"
+        "this cluster has no TrainingJobs: install Pawl with `helm install pawl oci://ghcr.io/pawl-dev/charts/pawl \
+         --namespace pawl-system --create-namespace`"
     )]
     NotInstalled,
     /// The namespace does not exist.
