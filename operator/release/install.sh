@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the command line of a Pawl release: pawl, kubectl-pawl, completions and man pages.
+# Installs the command line of a Pawl release: pawl, kubectl-pawl, completions, man pages and examples.
 #
 #   curl -fsSL BASE/install.sh | sh -s -- [--from BASE] [--to PREFIX]
 #   sh install.sh --from DIRECTORY
 #
 #   --from   address or directory of the release's files; default: the newest release
-#   --to     default: ~/.local; the program is PREFIX/bin/pawl
+#   --to     default: ~/.local; the program is PREFIX/bin/pawl, the examples are in PREFIX/share/doc/pawl/examples
 #
 # The archive is checked against SHA256SUMS of the same place. Whether that is the publisher's, its signature says.
 set -eu
@@ -81,7 +81,8 @@ main() {
     ln -sf pawl "$to/bin/kubectl-pawl"
     ln -sf pawl "$to/bin/kubectl_complete-pawl"
     cp "$scratch/new/man/man1/"*.1 "$to/share/man/man1/"
-    cp "$scratch/new/LICENSE" "$scratch/new/NOTICES.html" "$to/share/doc/pawl/"
+    # Those of an older version are overwritten, but nothing is deleted: a job that was run among them has its state there.
+    cp -r "$scratch/new/LICENSE" "$scratch/new/NOTICES.html" "$scratch/new/examples" "$to/share/doc/pawl/"
     cp "$scratch/new/completions/pawl.bash" "$to/share/bash-completion/completions/pawl"
     cp "$scratch/new/completions/_pawl" "$to/share/zsh/site-functions/_pawl"
     cp "$scratch/new/completions/pawl.fish" "$to/share/fish/vendor_completions.d/pawl.fish"

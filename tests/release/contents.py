@@ -5,12 +5,14 @@ import hashlib
 import io
 import json
 import re
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import yaml
 
+ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ("pawl", "pawl-trainer")
 
 
@@ -64,6 +66,20 @@ def bills(out, version):
     assert wanted <= named, wanted - named
 
 
+def examples(out, version):
+    """Each archive has the examples of the repository and no others; the first of them is a file of the release, too."""
+    listed = subprocess.run(["git", "ls-files", "-z", "examples"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = {name: (ROOT / name).read_bytes() for name in listed.split("\0") if name}
+    archives = list(out.glob(f"pawl-v{version}-*.tar.gz"))
+    assert "examples/quickstart.yaml" in wanted and archives, (wanted.keys(), archives)
+    for path in archives:
+        with tarfile.open(path) as archive:
+            entries = {entry.name.removeprefix("./"): entry for entry in archive if entry.isfile()}
+            found = {name: archive.extractfile(entry).read() for name, entry in entries.items() if name.startswith("examples/")}
+        assert found == wanted, (path, [name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)])
+    assert (out / "quickstart.yaml").read_bytes() == wanted["examples/quickstart.yaml"]
+
+
 def packages(out, version):
     """The manifests of Krew and Homebrew name archives of the release, with their checksums."""
     krew = yaml.safe_load((out / "pawl.yaml").read_text())
@@ -77,5 +93,5 @@ def packages(out, version):
         assert hashlib.sha256(archive.read_bytes()).hexdigest() == digest, address
 
 
-SUBJECTS = {check.__name__: check for check in (architectures, bills, packages)}
+SUBJECTS = {check.__name__: check for check in (architectures, bills, examples, packages)}
 SUBJECTS[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
