@@ -13,7 +13,15 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGES = ("pawl", "pawl-trainer")
+BOTH = {"amd64", "arm64"}
+IMAGES = {"pawl": BOTH, "pawl-trainer": BOTH}
+# Of a build with --cuda.
+CUDA = {"pawl-trainer-cuda": {"amd64"}}
+
+
+def images(out, version):
+    """The architectures of each image of the release, by name."""
+    return IMAGES | {name: wanted for name, wanted in CUDA.items() if (out / f"{name}-{version}.oci.tar").exists()}
 
 
 def blob(archive, descriptor):
@@ -34,9 +42,20 @@ def manifests(archive, index):
             yield content
 
 
+def certificates(archive, manifest):
+    """The number of certificates in an image, whose layers must be whole."""
+    found = 0
+    for descriptor in manifest["layers"]:
+        with tarfile.open(fileobj=io.BytesIO(blob(archive, descriptor))) as files:
+            for entry in files:
+                if entry.name.removeprefix("./") == "etc/ssl/certs/ca-certificates.crt":
+                    found = files.extractfile(entry).read().count(b"BEGIN CERTIFICATE")
+    return found
+
+
 def architectures(out, version):
-    """Each image is whole and has certificates, and runs on both architectures, as a user without a name."""
-    for name in IMAGES:
+    """Each image is whole and has certificates, and runs on its architectures, as a user without a name."""
+    for name, wanted in images(out, version).items():
         with tarfile.open(out / f"{name}-{version}.oci.tar") as archive:
             entry = next(entry for entry in archive.getnames() if entry.removeprefix("./") == "index.json")
             found = set()
@@ -44,12 +63,9 @@ def architectures(out, version):
                 config = json.loads(blob(archive, manifest["config"]))
                 assert config["config"]["User"] == "65532:65532", config
                 assert config["config"]["Entrypoint"][0] == "/bin/pawl", config
-                [layer] = manifest["layers"]
-                with tarfile.open(fileobj=io.BytesIO(blob(archive, layer))) as files:
-                    known = files.extractfile("./etc/ssl/certs/ca-certificates.crt").read()
-                assert known.count(b"BEGIN CERTIFICATE") > 50, name
+                assert certificates(archive, manifest) > 50, name
                 found.add((config["os"], config["architecture"]))
-        assert found == {("linux", "amd64"), ("linux", "arm64")}, (name, found)
+        assert found == {("linux", architecture) for architecture in wanted}, (name, found)
 
 
 def bills(out, version):
@@ -61,7 +77,7 @@ def bills(out, version):
         crates = {each["name"] for each in bill["components"] if each.get("purl", "").startswith("pkg:cargo/")}
         assert {"tokio", "safetensors"} <= crates, (path, len(crates))
         named.add(path.name.removesuffix(".cdx.json"))
-    wanted = {f"{name}-{version}-{architecture}" for name in IMAGES for architecture in ("amd64", "arm64")}
+    wanted = {f"{name}-{version}-{each}" for name, architectures in images(out, version).items() for each in architectures}
     wanted |= {path.name.removesuffix(".tar.gz") for path in out.glob(f"pawl-v{version}-*-linux-*.tar.gz")}
     assert wanted <= named, wanted - named
 
