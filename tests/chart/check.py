@@ -425,11 +425,15 @@ def defaults_of_trainer_pods_reach_the_operator_and_need_no_policy():
         "imagePullSecrets": [{"name": "registry"}], "runtimeClassName": "nvidia", "priorityClassName": "research",
         "nodeSelector": {"example.com/pool": "gpus"},
         "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+        "labels": {"cost-center": "ml"}, "annotations": {"note": "x"},
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
     }
     pod, variables = operator_environment(
         "pods.imagePullSecrets[0].name=registry", "pods.runtimeClassName=nvidia", "pods.priorityClassName=research",
         r"pods.nodeSelector.example\.com/pool=gpus",
         "pods.tolerations[0].key=spot,pods.tolerations[0].operator=Exists,pods.tolerations[0].effect=NoSchedule",
+        "pods.labels.cost-center=ml", "pods.annotations.note=x",
+        "pods.env[0].name=HTTPS_PROXY,pods.env[0].value=http://proxy:3128",
     )
     pods = json.loads(variables["PAWL_PODS"])
     assert {name: pods[name] for name in defaults} == defaults
@@ -501,6 +505,7 @@ def invalid_policies_are_rejected():
     assert "/pods/emptyDirs" in rejected("pods.emptyDirs.tmp=much")
     assert "/pods/tolerations" in rejected("pods.tolerations[0].effect=NoSchedul")
     assert "/pods/imagePullSecrets" in rejected("pods.imagePullSecrets={registry}")
+    assert "/pods/env" in rejected("pods.env[0].name=HTTPS_PROXY")
 
 
 @test

@@ -60,6 +60,7 @@ fn init_container(blueprint: &Blueprint<'_>, wanted: &InitContainer) -> Containe
     if !variables.iter().any(|variable| variable.name == "HOME") {
         variables.insert(0, set("HOME", paths::TMP.to_owned()));
     }
+    let variables = with_defaults(variables, blueprint);
     Container {
         name: wanted.name.clone(),
         image: Some(wanted.image.clone()),
@@ -223,5 +224,14 @@ fn environment(blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
         }
     }
     all.extend(wanted.iter().cloned());
+    with_defaults(all, blueprint)
+}
+
+/// `own` after those variables of the administrator that are not among them, to which they can refer therefore.
+fn with_defaults(own: Vec<EnvVar>, blueprint: &Blueprint<'_>) -> Vec<EnvVar> {
+    let defaults = blueprint.pods.env.iter();
+    let others = defaults.filter(|default| !own.iter().any(|variable| variable.name == default.name));
+    let mut all: Vec<EnvVar> = others.cloned().collect();
+    all.extend(own);
     all
 }

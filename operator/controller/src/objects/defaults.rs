@@ -1,6 +1,6 @@
 //! What the administrator sets for the pods of all jobs.
 
-use k8s_openapi::api::core::v1::{LocalObjectReference, Toleration};
+use k8s_openapi::api::core::v1::{EnvVar, LocalObjectReference, Toleration};
 use pawl_api::quantity::Bytes;
 use pawl_api::spec::PodSecurity;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -36,6 +36,15 @@ pub struct PodDefaults {
     /// Taints that the pods tolerate, except for those of a key and an effect that the job sets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
+    /// Labels of the pods, except for keys that the job or the operator sets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pods, except for keys that the job or the operator sets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Variables of the trainer and of the job's init containers, except for those that the job or the operator sets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
 }
 
 /// Reads a name. In the values of a chart, an empty one is none.
@@ -75,6 +84,9 @@ impl Default for PodDefaults {
             priority_class_name: None,
             node_selector: BTreeMap::new(),
             tolerations: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            env: Vec::new(),
         }
     }
 }

@@ -17,9 +17,12 @@ use std::collections::BTreeMap;
 /// The template of an attempt's pods.
 pub(super) fn template(blueprint: &Blueprint<'_>) -> PodTemplateSpec {
     let wanted = &blueprint.job.spec.trainer.pod_template;
-    let mut all_labels = wanted.labels.clone();
+    let defaults = blueprint.pods;
+    let mut all_labels = defaults.labels.clone();
+    all_labels.extend(wanted.labels.clone());
     all_labels.extend(labels(&blueprint.job.name_any(), blueprint.name()));
     let mut all_annotations = unmoved(blueprint.job);
+    all_annotations.extend(defaults.annotations.clone());
     all_annotations.extend(wanted.annotations.clone());
     // What an attempt runs is read from here: it is immutable once pods may be created.
     all_annotations.extend(annotations(blueprint.job, blueprint.plan_hash));

@@ -452,6 +452,37 @@ fn defaults_of_the_chart_join_what_the_job_sets_and_never_replace_it() {
 }
 
 #[test]
+fn defaults_of_the_chart_name_what_neither_the_job_nor_the_operator_does() {
+    let mut made = Made::new(|job| {
+        job["spec"]["trainer"]["podTemplate"] = json!({
+            "labels": {"team": "own"}, "annotations": {"note": "own"}, "env": [{"name": "NO_PROXY", "value": "own"}],
+            "initContainers": [{"name": "fetch", "image": "fetch:2", "env": [{"name": "NO_PROXY", "value": "init"}]}],
+        });
+    });
+    let proxy = |name: &str| json!({"name": name, "value": "http://proxy:3128"});
+    let defaults = json!({
+        "labels": {"team": "default", "cost-center": "7", "pawl.dev/job": "other"},
+        "annotations": {"note": "default", "sidecar.istio.io/inject": "false"},
+        "env": [proxy("HTTPS_PROXY"), proxy("NO_PROXY"), proxy("HOME"), proxy("PAWL_PLAN")],
+    });
+    let before = made.trainer();
+    made.pods = defaults.to_string().parse().unwrap();
+    let metadata = made.gang().spec.unwrap().template.metadata.unwrap();
+    let (labels, annotations) = (metadata.labels.unwrap(), metadata.annotations.unwrap());
+    assert_eq!((labels["team"].as_str(), labels["cost-center"].as_str()), ("own", "7"));
+    assert_ne!(labels.get("pawl.dev/job").map(String::as_str), Some("other"), "{labels:?}");
+    assert_eq!((annotations["note"].as_str(), annotations["sidecar.istio.io/inject"].as_str()), ("own", "false"));
+    let trainer = made.trainer();
+    assert_eq!(variable(&trainer, "HTTPS_PROXY").as_deref(), Some("http://proxy:3128"));
+    for name in ["NO_PROXY", "HOME", "PAWL_PLAN"] {
+        assert_eq!(variable(&trainer, name), variable(&before, name), "{name}");
+    }
+    let fetch = made.pod().init_containers.unwrap().into_iter().find(|container| container.name == "fetch").unwrap();
+    assert_eq!(variable(&fetch, "HTTPS_PROXY").as_deref(), Some("http://proxy:3128"));
+    assert_eq!(variable(&fetch, "NO_PROXY").as_deref(), Some("init"));
+}
+
+#[test]
 fn the_installer_of_the_agent_has_the_requests_and_limits_of_the_trainer() {
     let resources = json!({
         "limits": {"cpu": "4", "memory": "8Gi", "rdma/hca": "1"}, "requests": {"cpu": "4", "memory": "8Gi"},

@@ -46,6 +46,7 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
         "securityContext": {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532},
         "emptyDirs": {"work": "100Gi", "data": "200Gi", "tmp": "50Gi"}, "imagePullSecrets": [],
         "runtimeClassName": "", "priorityClassName": "", "nodeSelector": {}, "tolerations": [],
+        "labels": {}, "annotations": {}, "env": [],
     });
     let with = |name: &str, value: Value| {
         let mut defaults = unset.clone();
@@ -59,6 +60,9 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
         ("priorityClassName", json!("research")),
         ("nodeSelector", json!({"pool": "gpus"})),
         ("tolerations", json!([{"key": "gpus", "operator": "Exists"}])),
+        ("labels", json!({"cost-center": "7"})),
+        ("annotations", json!({"sidecar.istio.io/inject": "false"})),
+        ("env", json!([{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}])),
     ] {
         assert_ne!(with(name, value), before, "{name}");
     }
