@@ -152,8 +152,8 @@ fn of_alarms(status: &TrainingJobStatus) -> String {
     if alarms.is_empty() { "none".to_owned() } else { alarms.join("; ") }
 }
 
-/// On how many disturbed pairs the verdicts rest, of how many, and of how many that is not known: `2 of 9; of 3 not
-/// known`.
+/// On how many disturbed pairs the verdicts rest, of how many of which that is known, and of how many it is not: `2 of
+/// 6; 3 not known`.
 fn disturbed(entry: &Entry<'_>) -> Option<String> {
     let (spec, status) = (&entry.job.spec, entry.status);
     let (mut all, mut disturbed, mut unknown) = (0, 0, 0);
@@ -170,7 +170,7 @@ fn disturbed(entry: &Entry<'_>) -> Option<String> {
         (0, _) => None,
         (_, 0) => Some(format!("{disturbed} of {all}")),
         _ if unknown == all => Some(format!("not known ({all} pair{})", if all == 1 { "" } else { "s" })),
-        _ => Some(format!("{disturbed} of {all}; of {unknown} not known")),
+        _ => Some(format!("{disturbed} of {}; {unknown} not known", all - unknown)),
     }
 }
 
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((row("seeds").group, row("seeds").values.join(" ")), (Group::Manifest, "42 52".to_owned()));
         assert!(row("seeds").differs && row("speedup").group == Group::Result);
         assert!(!row("speedup").differs && !row("phase graph").differs, "the second job has none yet: {rows:?}");
-        assert_eq!(row("pairs seen disturbed").values, ["3 of 4; of 1 not known", ""]);
+        assert_eq!(row("pairs seen disturbed").values, ["3 of 3; 1 not known", ""]);
         let [a, b] = &jobs;
         let text = compare(entry(a), entry(b), None);
         let places = ["IN THE MANIFEST", "seeds", "RESULT", "speedup"].map(|part| text.find(part).unwrap());
@@ -383,7 +383,7 @@ mod tests {
         };
         assert_eq!(of(&[unknown.clone(), unknown.clone()], 0), "not known (2 pairs)");
         assert_eq!(of(&[calm.clone(), calm.clone()], 0), "0 of 2");
-        assert_eq!(of(&[calm.clone(), unknown, calm], 0), "0 of 3; of 1 not known");
+        assert_eq!(of(&[calm.clone(), unknown, calm], 0), "0 of 2; 1 not known");
     }
 
     #[test]

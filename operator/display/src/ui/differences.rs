@@ -3,13 +3,13 @@
 use crate::compared::{Compared, Group};
 use crate::numbers::short;
 use crate::report::evidence::Evidence;
+use crate::report::pairs::{Pair, comparisons};
 use crate::sentence::patch;
-use crate::together::is_current;
+use crate::together::{TOGETHER, is_current};
 use crate::verdict;
 use maud::{Markup, html};
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::{PhaseState, PhaseStatus};
-use pawl_contract::decimal::Decimal;
 use std::collections::BTreeSet;
 
 /// The jobs with their keys.
@@ -22,7 +22,7 @@ pub(super) fn list(jobs: &Jobs<'_>, rows: &[Compared], is_apart: bool) -> Markup
     let speeds = (!is_apart).then(|| speeds(jobs)).flatten();
     let settings = (!is_apart).then(|| settings(rows)).flatten();
     let lines = [
-        ("Items per second, of the baseline and of the accepted settings", speeds),
+        ("Items per second of the baseline and of all accepted phases", speeds),
         ("Verdicts that differ", Some(phases.differing.join("; ")).filter(|it| !it.is_empty())),
         ("The same verdict", Some(phases.equal.join("; ")).filter(|it| !it.is_empty())),
         ("Phases that not all have", Some(phases.alone.join("; ")).filter(|it| !it.is_empty())),
@@ -38,32 +38,42 @@ pub(super) fn list(jobs: &Jobs<'_>, rows: &[Compared], is_apart: bool) -> Markup
     }
 }
 
-/// `a 27.3 and 203; b 52.7 and 304, on 2 GPUs`; `None` if no job has both.
+/// `a 27.3 and 202, on 1 GPU; b 304 with the last accepted phase, on 2 GPUs`; `None` if no job has either.
 fn speeds(jobs: &Jobs<'_>) -> Option<String> {
     let sizes: BTreeSet<u32> = jobs.iter().map(|(_, evidence)| evidence.job.spec.trainer.world_size()).collect();
     let of = |(key, evidence): &(&str, &Evidence)| {
-        let before = evidence.status.baseline.as_ref()?.measured.items_per_second.as_ref()?.value();
-        let now = accepted_speed(&evidence.status)?.value();
+        let speed = together(evidence).or_else(|| last(&evidence.status))?;
         let size = evidence.job.spec.trainer.world_size();
-        let device = if evidence.job.spec.trainer.gpus_per_replica == 0 { "process" } else { "GPU" };
-        let plural = match (size, device) {
-            (1, _) => "",
-            (_, "process") => "es",
-            _ => "s",
+        let device = match (evidence.job.spec.trainer.gpus_per_replica, size) {
+            (0, 1) => "process",
+            (0, _) => "processes",
+            (_, 1) => "GPU",
+            _ => "GPUs",
         };
-        let on = if sizes.len() > 1 { format!(", on {size} {device}{plural}") } else { String::new() };
-        Some(format!("{key} {} and {}{on}", short(before), short(now)))
+        let on = if sizes.len() > 1 { format!(", on {size} {device}") } else { String::new() };
+        Some(format!("{key} {speed}{on}"))
     };
     let known: Vec<String> = jobs.iter().filter_map(of).collect();
     (!known.is_empty()).then(|| known.join("; "))
 }
 
-/// Items per second of the accepted settings: as measured together, or with the last phase that was accepted.
-fn accepted_speed(status: &TrainingJobStatus) -> Option<&Decimal> {
-    let together = status.bundle.as_ref().filter(|bundle| bundle.speedup.is_some() && is_current(bundle, status));
-    let mut accepted = status.phases.iter().filter(|phase| phase.state == PhaseState::Accepted);
-    let measured = together.map(|bundle| &bundle.measured).or_else(|| Some(&accepted.next_back()?.measured))?;
-    measured.items_per_second.as_ref()
+/// Items per second of the baseline and of the settings in effect in the pairs that measured these: rates of other
+/// times, or of other machines, would give another ratio than the speedup.
+fn together(evidence: &Evidence) -> Option<String> {
+    let Evidence { job, status, .. } = evidence;
+    status.bundle.as_ref().filter(|bundle| is_current(bundle, status))?;
+    let all = comparisons(&job.spec, status);
+    let comparison = all.iter().find(|comparison| comparison.name == TOGETHER && comparison.speedup.is_some())?;
+    let pairs: Vec<&Pair> = comparison.counted().collect();
+    let mean = |of: fn(&Pair) -> f64| (pairs.iter().map(|pair| of(pair).ln()).sum::<f64>() / pairs.len() as f64).exp();
+    (!pairs.is_empty()).then(|| format!("{} and {}", short(mean(|it| it.control)), short(mean(|it| it.candidate))))
+}
+
+/// Items per second with the phase that was accepted last.
+fn last(status: &TrainingJobStatus) -> Option<String> {
+    let phase = status.phases.iter().rfind(|phase| phase.state == PhaseState::Accepted)?;
+    let speed = short(phase.measured.items_per_second.as_ref()?.value());
+    Some(format!("{speed} with {}, the last accepted phase", phase.name))
 }
 
 /// `precision bf16 / fp16`, in the order of the jobs.
@@ -195,21 +205,32 @@ mod tests {
     }
 
     #[test]
-    fn speeds_and_settings_are_beside_each_other_where_they_can_be_compared() {
-        let of = |rate: &str, precision: &str| {
-            let phases = json!([{"name": "graph", "state": "Accepted", "itemsPerSecond": rate}]);
-            job(
-                json!([]),
-                json!({"stage": "Optimizing", "baseline": {"itemsPerSecond": "27.3"}, "phases": phases,
-                "effectiveSettings": {"precision": precision}}),
-            )
+    fn speeds_are_those_of_the_pairs_that_measured_the_speedup() {
+        let launch = |arm: &str, pair: u32, rate: &str| {
+            json!({"name": format!("{arm}-{pair}"), "kind": "Measure", "arm": arm, "pair": pair, "seed": 1,
+                "outcome": "Done", "itemsPerSecond": rate})
         };
-        let (a, b) = (of("202", "bf16"), of("304", "fp16"));
+        let launches: Vec<Value> =
+            (0..3).flat_map(|pair| [launch("Control", pair, "20"), launch("Candidate", pair, "150")]).collect();
+        let phases = json!([{"name": "graph", "state": "Accepted", "itemsPerSecond": "304"}]);
+        let bundle = json!({"state": "Accepted", "speedup": {"estimate": "7.5", "pairs": 3}, "launches": launches});
+        let status = |bundle: Value| json!({"stage": "Optimizing", "baseline": {"itemsPerSecond": "21"}, "phases": phases, "bundle": bundle});
+        let (measured, open) = (job(json!([]), status(bundle)), job(json!([]), status(Value::Null)));
+        let text = listed(&measured, &open, false);
+        let speeds = "accepted phases</b>: a 20 and 150; b 304 with graph, the last accepted phase.";
+        assert!(text.contains(speeds), "{text}");
+        assert!(!listed(&measured, &open, true).contains("304"), "items of other workloads are others");
+    }
+
+    #[test]
+    fn settings_are_beside_each_other_where_they_can_be_compared() {
+        let of = |precision: &str| {
+            job(json!([]), json!({"stage": "Optimizing", "effectiveSettings": {"precision": precision}}))
+        };
+        let (a, b) = (of("bf16"), of("fp16"));
         let text = listed(&a, &b, false);
-        assert!(text.contains("accepted settings</b>: a 27.3 and 202; b 27.3 and 304."), "{text}");
         assert!(text.contains("Settings in effect</b>: precision bf16 / fp16."), "{text}");
-        let apart = listed(&a, &b, true);
-        assert!(!apart.contains("27.3") && !apart.contains("precision"), "{apart}");
+        assert!(!listed(&a, &b, true).contains("precision"));
     }
 
     #[test]
