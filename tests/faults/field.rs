@@ -1,11 +1,15 @@
 //! What an operator meets in the field: every wait has a reason, and every cause is reported.
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use crate::gang::{Training, attempt};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt};
 use pawl_api::TrainingJob;
 use pawl_api::status::Stage;
 use pawl_e2e::audit::Audit;
 use pawl_e2e::job::{status, training};
+use pawl_e2e::machines::Node;
+use pawl_e2e::operator::{ACCOUNT, rules};
 use pawl_e2e::programs::{built, run, succeed};
 use pawl_e2e::scene::stage;
 use pawl_e2e::{Operator, Scene, scene};
@@ -15,6 +19,10 @@ use std::time::Duration;
 
 /// Within this time every wait has a reason.
 const REPORTED: Duration = Duration::from_secs(60);
+/// A pod that does not end is reported this long after its grace period, and the operator looks every 5 seconds.
+const STUCK: Duration = Duration::from_secs(75);
+/// The node on which one does not.
+const NUMBER: u32 = 8;
 
 /// A training of a second, with this pod template.
 fn short(name: &str, template: Value) -> Value {
@@ -47,6 +55,82 @@ async fn reported(scene: &Scene, job: &str, kind: &str, reason: &str, words: &st
         condition(job, kind).is_some_and(|(found, message)| found == reason && message.contains(words))
     };
     scene.job_until(job, &what, REPORTED, holds).await
+}
+
+/// The operator was never ready, so that nothing was decided in the other namespaces either.
+#[test]
+fn a_namespace_that_cannot_be_listed_holds_up_no_other() {
+    scene(async |alpha| {
+        let (beta, gamma) = (alpha.another("beta").await, alpha.another("gamma").await);
+        let others = [&beta, &gamma];
+        others.into_iter().for_each(|other| other.allow_of(alpha, ACCOUNT, rules()));
+        let operator = Operator::start_with(alpha, &others).await;
+        // It takes longer than the namespace takes to go.
+        let training = Training::under_way(alpha, "train", 60, |_| {}).await;
+        operator.kill();
+
+        // One is gone with its Role, in the other one a right is missing, and a pod of the third is lost meanwhile.
+        gamma.apply(&short("waits", json!({})));
+        let fewer = rules().into_iter().filter(|rule| rule["resources"] != json!(["services"]));
+        gamma.allow_of(alpha, ACCOUNT, fewer.collect());
+        let namespaces: Api<Namespace> = Api::all(alpha.client.clone());
+        namespaces.delete(&beta.namespace, &DeleteParams::default()).await.unwrap();
+        let gone = async || namespaces.get_opt(&beta.namespace).await.unwrap().is_none().then_some(());
+        alpha.until("the namespace to be gone", Duration::from_secs(60), gone).await;
+        let (gang, items) = (training.running().await, training.checkpointed());
+        alpha.api::<Pod>().delete(&gang[0].name_any(), &DeleteParams::default()).await.unwrap();
+
+        let operator = Operator::start_with(alpha, &others).await;
+        training.again(&gang, 1, Duration::from_secs(30)).await;
+        let (metrics, log) = (operator.metrics().await, operator.log());
+        for (Scene { namespace, .. }, resource) in [(&beta, "pods"), (&gamma, "Services")] {
+            let series = format!("pawl_watch_errors_total{{namespace=\"{namespace}\",resource=\"{resource}\"}}");
+            assert!(metrics.contains(&series), "{series}: {metrics}");
+            let words = format!("watch of {resource} failed");
+            assert!(log.lines().any(|line| line.contains(&words) && line.contains(namespace)), "{namespace}: {log}");
+        }
+        training.completes_from(items, Duration::from_secs(120)).await;
+        reported(&gamma, "waits", "Stalled", "ActionRequired", "cannot list Services").await;
+        assert!(gamma.pods("waits").await.is_empty(), "without all facts nothing is decided");
+    });
+}
+
+/// How nodes with GPUs die: a driver or what runs the containers hangs, and the node stays ready. Nobody said so.
+#[test]
+fn a_pod_that_cannot_end_on_a_ready_node_is_reported_with_what_to_do() {
+    scene(async |scene| {
+        let node = Node::own(NUMBER, 0);
+        scene.node_is_ready(&node.name()).await;
+        let operator = scene.operator().await;
+        let template = node.pod_template();
+        // It takes longer than the pod is stuck.
+        let training =
+            Training::under_way(scene, "train", 90, |job| job["spec"]["trainer"]["podTemplate"] = template).await;
+        let gang = training.running().await;
+        let (pod, uid) = (gang[0].name_any(), gang[0].uid().unwrap());
+        assert_eq!(gang[0].spec.as_ref().unwrap().node_name, Some(node.name()));
+        node.stop_runtime(&uid);
+        scene.api::<Pod>().delete(&pod, &DeleteParams::default().grace_period(1)).await.unwrap();
+
+        let holds = |job: &TrainingJob| condition(job, "Stalled").is_some();
+        let job = scene.job_until("train", "to report the pod", STUCK, holds).await;
+        let (reason, message) = condition(&job, "Stalled").unwrap();
+        let found = format!("pod {pod} does not end, though its node {} is ready", node.name());
+        assert!(reason == "ActionRequired" && message.starts_with(&found), "{reason}: {message}");
+        let advice = ["restart the node", &format!("kubectl delete pod {pod} --force")];
+        assert!(advice.iter().all(|advice| message.contains(advice)), "{message}");
+        // What the alert is about.
+        let metrics = operator.metrics().await;
+        let alarm = |line: &str| line.starts_with("pawl_job_condition{") && line.contains("reason=\"ActionRequired\"");
+        assert!(metrics.lines().any(alarm), "{metrics}");
+        let beside = scene.pods("train").await.iter().any(|pod| attempt(pod) != attempt(&gang[0]));
+        assert!(!beside, "as long as the pod may run, no other gang starts");
+
+        let items = training.checkpointed();
+        node.continue_runtime(&uid);
+        let done = training.completes_from(items, Duration::from_secs(120)).await;
+        assert_eq!(condition(&done, "Stalled"), None);
+    });
 }
 
 /// The batch Job kept the template with which it was made: the job stayed `Queued` until it was suspended and resumed.

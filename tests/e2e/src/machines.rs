@@ -77,6 +77,16 @@ impl Node {
         self.script("plug");
     }
 
+    /// Stops what runs the containers of a pod: no signal reaches them any more, so that the pod cannot end.
+    pub fn stop_runtime(&self, pod_uid: &str) {
+        script("node", &["stop-runtime", &self.0.to_string(), pod_uid]);
+    }
+
+    /// Continues it.
+    pub fn continue_runtime(&self, pod_uid: &str) {
+        script("node", &["continue-runtime", &self.0.to_string(), pod_uid]);
+    }
+
     fn script(&self, action: &str) {
         script("node", &[action, &self.0.to_string()]);
     }

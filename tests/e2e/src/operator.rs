@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Name of the operator's service account.
-const ACCOUNT: &str = "pawl";
+pub const ACCOUNT: &str = "pawl";
 /// The checkpoints of most jobs here need not be kept, and the cluster has few volumes.
 const NO_STORAGE: [&str; 2] = ["--default-storage", "None"];
 /// It logs verbosely and polls often, and jobs use the images of the tests.
@@ -63,9 +63,7 @@ pub fn account(scene: &Scene) -> PathBuf {
     let path = scene.directory.path().join("operator.kubeconfig");
     if !path.exists() {
         scene.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}));
-        let mut rules = chart_rules();
-        rules.push(json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}));
-        scene.allow(ACCOUNT, rules);
+        scene.allow(ACCOUNT, rules());
         scene.allow_everywhere(ACCOUNT, &json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]));
         let token = succeed(&mut scene.kubectl(&["create", "token", ACCOUNT, "--duration=6h"]));
         write_kubeconfig(&path, token.trim(), None);
@@ -73,13 +71,17 @@ pub fn account(scene: &Scene) -> PathBuf {
     path
 }
 
-/// What the chart lets the operator do in a namespace: its own rules, which hold no template.
-fn chart_rules() -> Vec<Value> {
+/// What the operator may do in a namespace: the chart's own rules, which hold no template, and to lead.
+pub fn rules() -> Vec<Value> {
     let path = repository().join("charts/pawl/templates/rbac.yaml");
     let template = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let begin = template.split_once("define \"pawl.rules\" -}}\n").expect("the chart defines pawl.rules").1;
     let rules = begin.split_once("{{- end }}").unwrap().0;
-    serde_saphyr::from_str(rules).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    let mut rules: Vec<Value> =
+        serde_saphyr::from_str(rules).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let verbs = ["get", "create", "update"];
+    rules.push(json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}));
+    rules
 }
 
 /// The administrator's kubeconfig with another token, and with another server if one is given.
@@ -123,6 +125,14 @@ impl Operator {
     /// The same without an election: it need not wait for the lease of one that was killed.
     pub async fn start_alone(scene: &Scene, kubeconfig: Option<&Path>) -> Self {
         Self::spawn_alone(scene, kubeconfig).ready(scene).await
+    }
+
+    /// Starts an operator without an election that watches the namespaces of `others`, too, and waits until it is
+    /// ready. What it may do there is up to the test: see [`rules`].
+    pub async fn start_with(scene: &Scene, others: &[&Scene]) -> Self {
+        let mut arguments = vec!["--leader-election", "false"];
+        arguments.extend(others.iter().flat_map(|other| ["--namespace", &other.namespace]));
+        Self::spawn(scene, None, &arguments).ready(scene).await
     }
 
     /// Starts an operator without an election, and does not wait for it.

@@ -77,20 +77,34 @@ impl Scene {
         let namespace = format!("{}-{:x}", test[..test.len().min(40)].trim_end_matches('-'), now % 0x100_0000);
         let directory = tempfile::tempdir().unwrap();
         let scene = Self { client, namespace, directory };
-        succeed(&mut kubectl(&["create", "namespace", &scene.namespace]));
+        scene.create().await;
+        scene
+    }
+
+    async fn create(&self) {
+        succeed(&mut kubectl(&["create", "namespace", &self.namespace]));
         // A pod that is made before its namespace has a service account is refused.
-        scene
-            .until("the default service account", Duration::from_secs(20), async || {
-                run(&mut scene.kubectl(&["get", "serviceaccount", "default"])).status.success().then_some(())
-            })
-            .await;
-        scene
+        self.until("the default service account", Duration::from_secs(20), async || {
+            run(&mut self.kubectl(&["get", "serviceaccount", "default"])).status.success().then_some(())
+        })
+        .await;
+    }
+
+    /// Another namespace, which is deleted with this one.
+    pub async fn another(&self, name: &str) -> Self {
+        let (client, namespace) = (self.client.clone(), format!("{}-{name}", self.namespace));
+        let other = Self { client, namespace, directory: tempfile::tempdir().unwrap() };
+        other.create().await;
+        let own = format!("{SCENE}={}", self.namespace);
+        succeed(&mut kubectl(&["label", "namespace", &other.namespace, &own]));
+        other
     }
 
     async fn close(&self) {
         succeed(&mut kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]));
         let own = format!("--selector={SCENE}={}", self.namespace);
-        let kinds = "persistentvolumes,clusterroles,clusterrolebindings,flowschemas,prioritylevelconfigurations";
+        let kinds =
+            "namespaces,persistentvolumes,clusterroles,clusterrolebindings,flowschemas,prioritylevelconfigurations";
         succeed(&mut kubectl(&["delete", kinds, &own, "--wait=false"]));
     }
 
@@ -142,13 +156,18 @@ impl Scene {
 
     /// Lets a service account of this namespace do what RBAC rules say, here.
     pub fn allow(&self, account: &str, rules: Vec<Value>) {
+        self.allow_of(self, account, rules);
+    }
+
+    /// Lets a service account of the namespace of `other` do what RBAC rules say, here.
+    pub fn allow_of(&self, other: &Self, account: &str, rules: Vec<Value>) {
         let (group, metadata) = ("rbac.authorization.k8s.io", json!({ "name": account }));
         let version = format!("{group}/v1");
         self.apply(&json!({"apiVersion": version, "kind": "Role", "metadata": metadata, "rules": rules}));
         self.apply(&json!({
             "apiVersion": version, "kind": "RoleBinding", "metadata": metadata,
             "roleRef": {"apiGroup": group, "kind": "Role", "name": account},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.namespace}],
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": other.namespace}],
         }));
     }
 
