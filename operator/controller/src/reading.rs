@@ -140,7 +140,10 @@ async fn report_to_jobs(context: &Context, unavailable: &Unavailable) -> Result<
         Some(namespace) => Api::namespaced(context.client.clone(), namespace),
         None => Api::all(context.client.clone()),
     };
-    let message = format!("the operator decides nothing about the job: it cannot list {resource}: {error}");
+    let message = format!(
+        "the operator decides nothing about the job: it cannot list {resource} (remedy: where that is forbidden, helm \
+         upgrade restores its Role): {error}"
+    );
     let mut page = ListParams::default().limit(JOB_PAGE);
     loop {
         let listed = jobs.list(&page).await.doing(|| "list TrainingJobs".to_owned())?;

@@ -1,13 +1,14 @@
 //! Conditions in the form that kstatus interprets.
 
 use crate::attempt::starting_until;
-use crate::draft::{Draft, bounded};
+use crate::draft::{Draft, MAX_MESSAGE, bounded};
 use crate::observed::{AttemptState, QUEUE, WaitsFor};
 use crate::reason::Reason;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use pawl_api::TrainingJobStatus;
 use pawl_api::status::{AttemptStatus, PhaseState, SearchState, SearchStatus, Stage};
+use pawl_contract::report::truncated;
 use std::str::FromStr;
 
 /// Label of the pods of an attempt.
@@ -124,53 +125,104 @@ fn reconciling(draft: &Draft<'_>) -> ConditionState {
     }
 }
 
+/// What is wrong, and what to do about it: however long the first is, the second is not cut.
+fn advised(what: &str, remedy: &str) -> String {
+    let remedy = format!("; remedy: {remedy}");
+    format!("{}{remedy}", truncated(what, MAX_MESSAGE.saturating_sub(remedy.len())))
+}
+
+/// What can be done about what a pending attempt waits for.
+fn remedy(waits_for: WaitsFor, attempt: &str) -> String {
+    match waits_for {
+        WaitsFor::Containers => {
+            format!(
+                "kubectl describe pods -l {ATTEMPT}={attempt} shows what to correct, in spec.trainer or in the cluster"
+            )
+        }
+        WaitsFor::Admission => {
+            "correct spec.trainer, or ask the administrator of the namespace about what rejects them".to_owned()
+        }
+        WaitsFor::Pods => format!(
+            "kubectl describe job {attempt} shows what to correct; if it shows no event, look whether the \
+             kube-controller-manager runs"
+        ),
+        WaitsFor::Quota => "wait until others give some back, or raise the quota that the message names".to_owned(),
+        WaitsFor::Devices => {
+            "wait until others give some back, or add nodes; if no node of the cluster fits, correct spec.trainer"
+                .to_owned()
+        }
+        WaitsFor::MoreDevices => {
+            "free devices for its other pods: without them, it gives back those that it has after \
+             lifecycle.schedulingTimeout, and tries again"
+                .to_owned()
+        }
+    }
+}
+
 /// What the attempts wait for in their turn, in the words of the queue, the API server or the scheduler about the first
 /// of them.
 fn queued(draft: &Draft<'_>, since: &str) -> String {
     let names: Vec<&str> = draft.under_way().map(|attempt| attempt.name.as_str()).collect();
     let (names, first) = (names.join(", "), names.first().copied().unwrap_or_default());
-    let queue = || draft.job.metadata.labels.as_ref().and_then(|labels| labels.get(QUEUE));
     let state = draft.attempts.iter().find(|facts| facts.name == first).map(|facts| &facts.state);
-    let what = match state {
-        Some(AttemptState::Pending { message, waits_for: WaitsFor::Quota, .. }) => {
-            format!("waits for quota: {message}")
+    let (what, remedy) = match state {
+        Some(AttemptState::Pending { message, waits_for, .. }) => {
+            let what = match waits_for {
+                WaitsFor::Quota => format!("waits for quota: {message}"),
+                WaitsFor::Pods => "its pods are not created".to_owned(),
+                WaitsFor::Containers | WaitsFor::Admission | WaitsFor::Devices | WaitsFor::MoreDevices => {
+                    format!("waits for free devices: {message}")
+                }
+            };
+            (what, remedy(*waits_for, first))
         }
-        Some(AttemptState::Pending { waits_for: WaitsFor::Pods, .. }) => {
-            format!("its pods are not created: kubectl describe job {first} shows why")
-        }
-        Some(AttemptState::Pending { message, .. }) => format!("waits for free devices: {message}"),
         Some(AttemptState::Queued | AttemptState::Running | AttemptState::Leaving(_) | AttemptState::Ended(_))
-        | None => match queue() {
-            Some(queue) => {
-                format!("waits for its turn in the queue {queue}: kubectl describe workloads shows for what")
-            }
-            None => {
-                "its batch Job is suspended, by a queue that the job does not name or by somebody who has to resume it"
-                    .to_owned()
-            }
-        },
+        | None => in_queue(draft, first),
     };
-    format!("{names}: since {since}: {what}")
+    advised(&format!("{names}: since {since}: {what}"), &remedy)
+}
+
+/// What an attempt waits for whose batch Job is suspended, and what can be done about it.
+fn in_queue(draft: &Draft<'_>, attempt: &str) -> (String, String) {
+    let queue = draft.job.metadata.labels.as_ref().and_then(|labels| labels.get(QUEUE));
+    match queue {
+        Some(queue) => (
+            format!("waits for its turn in the queue {queue}"),
+            format!(
+                "kubectl describe workloads shows for what: wait, raise the quota of its ClusterQueue, or name another \
+                 queue in the label {QUEUE}"
+            ),
+        ),
+        None => (
+            "its batch Job is suspended, by a queue that the job does not name or by somebody".to_owned(),
+            format!(
+                "wait if kubectl describe workloads names it; else resume it: kubectl patch job {attempt} \
+                 --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
+            ),
+        ),
+    }
+}
+
+/// Why an attempt does not start, with its reason.
+fn pending(draft: &Draft<'_>, attempt: &AttemptStatus) -> Option<(Reason, String)> {
+    let facts = draft.attempts.iter().find(|facts| facts.name == attempt.name)?;
+    let AttemptState::Pending { message, waits_for, since } = &facts.state else { return None };
+    let (name, remedy) = (&attempt.name, remedy(*waits_for, &attempt.name));
+    if *waits_for == WaitsFor::Admission {
+        let what = format!("the API server refuses the pods of {name}: {message}");
+        return Some((Reason::PodsRefused, advised(&what, &remedy)));
+    }
+    if !message.is_empty() {
+        return Some((Reason::GangPending, advised(&format!("{name}: {message}"), &remedy)));
+    }
+    // The kubelet reports a volume that it cannot mount in events only.
+    let unknown = || advised(&format!("{name}: not all of its pods have started"), &remedy);
+    (starting_until(attempt, *since) <= draft.now).then(|| (Reason::GangPending, unknown()))
 }
 
 /// Why the attempt is late, with its reason: it does not start, or another one failed a short time ago.
 fn late(draft: &Draft<'_>) -> Option<(Reason, String)> {
-    let pending = |attempt: &AttemptStatus| {
-        let facts = draft.attempts.iter().find(|facts| facts.name == attempt.name)?;
-        let AttemptState::Pending { message, waits_for, since } = &facts.state else { return None };
-        let name = &attempt.name;
-        if *waits_for == WaitsFor::Admission {
-            return Some((Reason::PodsRefused, format!("the API server refuses the pods of {name}: {message}")));
-        }
-        if !message.is_empty() {
-            return Some((Reason::GangPending, format!("{name}: {message}")));
-        }
-        // The kubelet reports a volume that it cannot mount in events only.
-        let unknown =
-            || format!("{name}: not all of its pods have started: kubectl describe pods -l {ATTEMPT}={name} shows why");
-        (starting_until(attempt, *since) <= draft.now).then(|| (Reason::GangPending, unknown()))
-    };
-    if let Some(late) = draft.under_way().find_map(pending) {
+    if let Some(late) = draft.under_way().find_map(|attempt| pending(draft, attempt)) {
         return Some(late);
     }
     let retry = draft.status.retry.as_ref().filter(|_| draft.under_way().next().is_none())?;

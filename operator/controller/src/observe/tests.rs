@@ -545,7 +545,7 @@ fn started() -> pawl_api::TrainingJobStatus {
 proptest! {
     /// A minute after nothing changes any more, or ten where a pod may still be writing a checkpoint.
     #[test]
-    fn a_job_that_does_not_progress_says_what_it_waits_for(
+    fn a_job_that_does_not_progress_says_what_it_waits_for_and_what_to_do(
         facts in lasting(&started().attempt.unwrap().plan_hash)
     ) {
         let deletes = facts.alive().any(|pod| pod.deleting.is_some());
@@ -572,7 +572,10 @@ proptest! {
                 "Stalled" | "Failed" => true,
                 _ => false,
             };
-            is_reason && condition.status == "True" && condition.message.contains("toy-1")
+            let message = &condition.message;
+            // What a pod that does not end needs is a command, most of the time.
+            let advises = message.contains("remedy: ") || condition.type_ == "Stalled" && message.contains("kubectl ");
+            is_reason && condition.status == "True" && message.contains("toy-1") && advises
         });
         prop_assert!(told, "{facts:#?}: {:#?}", status.conditions);
     }

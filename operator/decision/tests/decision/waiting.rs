@@ -99,7 +99,21 @@ fn what_a_job_waits_for_is_reported_in_the_words_of_whom_it_waits_for() {
         world.wait(3).decide();
         let told = reconciling(&world);
         assert!(told.0 == reason && told.1.contains(words), "{state:?}: {told:?}");
+        assert!(told.1.contains("; remedy: "), "{state:?}: {told:?}");
     }
+}
+
+/// With many trials at a time, the names alone filled the message.
+#[test]
+fn the_remedy_is_not_cut_however_long_the_cause_is() {
+    let mut world = World::new(fuse(json!({})), factors(FACTORS));
+    world.decide();
+    let (since, message) = (world.now, "0/3 nodes are available, ".repeat(40));
+    world.attempts.values_mut().next().unwrap().facts.state =
+        AttemptState::Pending { since, message, waits_for: WaitsFor::Devices };
+    world.wait(3).decide();
+    let (_, message) = reconciling(&world);
+    assert!(message.len() <= 640 && message.ends_with("correct spec.trainer"), "{message}");
 }
 
 /// A volume that cannot be mounted is in events of the kubelet only.
