@@ -103,7 +103,7 @@ fn what_a_job_waits_for_is_reported_in_the_words_of_whom_it_waits_for() {
     }
 }
 
-/// With many trials at a time, the names alone filled the message.
+/// The scheduler may have much to say, and many trials may wait at a time.
 #[test]
 fn the_remedy_is_not_cut_however_long_the_cause_is() {
     let mut world = World::new(fuse(json!({})), factors(FACTORS));
