@@ -38,7 +38,14 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
     for other in others {
         assert_eq!(hash(true, other), before);
     }
+    let annotations = Made::new(|_| {}).gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
+    assert_eq!(annotations["pawl.dev/template-hash"], hash(false, |_| {}));
+}
+
+#[test]
+fn a_template_hash_changes_with_the_defaults_of_the_chart_that_are_set() {
     let made = Made::new(|_| {});
+    let before = template_hash(&made.job, &made.pods, true);
     let defaults = PodDefaults { security_context: PodSecurity::default(), ..PodDefaults::default() };
     assert_ne!(template_hash(&made.job, &defaults, true), before);
     // As the chart gives those that are not set.
@@ -66,6 +73,4 @@ fn a_template_hash_changes_with_what_people_say_about_the_pods() {
     ] {
         assert_ne!(with(name, value), before, "{name}");
     }
-    let annotations = made.gang().spec.unwrap().template.metadata.unwrap().annotations.unwrap();
-    assert_eq!(annotations["pawl.dev/template-hash"], hash(false, |_| {}));
 }
