@@ -463,7 +463,7 @@ fn defaults_of_the_chart_name_what_neither_the_job_nor_the_operator_does() {
     let defaults = json!({
         "labels": {"team": "default", "cost-center": "7", "pawl.dev/job": "other"},
         "annotations": {"note": "default", "sidecar.istio.io/inject": "false"},
-        "env": [proxy("HTTPS_PROXY"), proxy("NO_PROXY"), proxy("HOME"), proxy("PAWL_PLAN")],
+        "env": [proxy("HTTPS_PROXY"), proxy("NO_PROXY"), proxy("HOME"), proxy("PAWL_IMAGE")],
     });
     let before = made.trainer();
     made.pods = defaults.to_string().parse().unwrap();
@@ -474,7 +474,7 @@ fn defaults_of_the_chart_name_what_neither_the_job_nor_the_operator_does() {
     assert_eq!((annotations["note"].as_str(), annotations["sidecar.istio.io/inject"].as_str()), ("own", "false"));
     let trainer = made.trainer();
     assert_eq!(variable(&trainer, "HTTPS_PROXY").as_deref(), Some("http://proxy:3128"));
-    for name in ["NO_PROXY", "HOME", "PAWL_PLAN"] {
+    for name in ["NO_PROXY", "HOME", "PAWL_IMAGE"] {
         assert_eq!(variable(&trainer, name), variable(&before, name), "{name}");
     }
     let fetch = made.pod().init_containers.unwrap().into_iter().find(|container| container.name == "fetch").unwrap();
