@@ -20,7 +20,8 @@ pub fn kill_kubelet(node: &str) {
     script("node", &["kill-kubelet", number]);
 }
 
-/// What keeps pods of other tests from a node of a test's own.
+/// What keeps pods of other tests, also of those with a node of their own, from a node of a test's own: its value is
+/// the name of the node.
 const TAINT: &str = "pawl-e2e/own";
 
 /// A node of a test's own, whose power can be cut. When this is dropped nothing of it is left.
@@ -37,7 +38,7 @@ impl Node {
     /// Starts node `number` for pods of [`Self::pod_template`] alone. It takes a moment until it is ready.
     pub fn own(number: u32, gpus: u32) -> Self {
         let node = Self(number);
-        let taint = format!("{TAINT}=:NoSchedule");
+        let taint = format!("{TAINT}={}:NoSchedule", node.name());
         script("node", &["start", &number.to_string(), "--gpus", &gpus.to_string(), "--taint", &taint]);
         node
     }
@@ -47,7 +48,7 @@ impl Node {
         let term = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [self.name()]});
         let preferred = json!([{"weight": 100, "preference": {"matchExpressions": [term]}}]);
         json!({
-            "tolerations": [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+            "tolerations": [{"key": TAINT, "operator": "Equal", "value": self.name(), "effect": "NoSchedule"}],
             "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}},
         })
     }
