@@ -302,20 +302,12 @@ fn trained(entries: &[Entry<'_>], statuses: &[TrainingJobStatus]) -> Vec<Compare
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::tests::{entry, job};
     use crate::provenance::{MeasuredWith, TrainLaunch};
     use pawl_api::TrainingJob;
     use pawl_contract::provenance::Provenance;
     use serde_json::{Value, json};
     use std::slice;
-
-    fn job(name: &str, status: Value) -> (TrainingJob, TrainingJobStatus) {
-        let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
-        (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap())
-    }
-
-    fn entry((job, status): &(TrainingJob, TrainingJobStatus)) -> Entry<'_> {
-        Entry { job, status, place: ".pawl/toy", measured_with: &[], stopped: false }
-    }
 
     #[test]
     fn what_differs_between_two_jobs_is_marked() {

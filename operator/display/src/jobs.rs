@@ -100,17 +100,17 @@ fn net_saved(entry: &Entry<'_>) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::compared::compare;
     use serde_json::{Value, json};
 
-    fn job(name: &str, status: Value) -> (TrainingJob, TrainingJobStatus) {
+    pub(crate) fn job(name: &str, status: Value) -> (TrainingJob, TrainingJobStatus) {
         let job = json!({"metadata": {"name": name}, "spec": {"workload": {"name": "ups"}}});
         (serde_json::from_value(job).unwrap(), serde_json::from_value(status).unwrap())
     }
 
-    fn entry((job, status): &(TrainingJob, TrainingJobStatus)) -> Entry<'_> {
+    pub(crate) fn entry((job, status): &(TrainingJob, TrainingJobStatus)) -> Entry<'_> {
         Entry { job, status, place: ".pawl/toy", measured_with: &[], stopped: false }
     }
 
